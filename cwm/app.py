@@ -13,15 +13,15 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import signing_secrets
 from cwm.ports.identity import Identity
 from cwm.settings import Settings
+from cwm.transport.endpoints.description import routes as description_routes
+from cwm.transport.endpoints.health import routes as health_routes
+from cwm.transport.endpoints.upkeep import routes as upkeep_routes
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.correlation import Correlated
-from cwm.transport.http.description import routes as description_routes
-from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.server import GatewayServer
 from cwm.transport.http.shortcut import Shortcut
-from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.assembly import PATH as MCP_PATH
 from cwm.transport.mcp.assembly import build_mcp, mcp_app
 from cwm.transport.mcp.mcp_server import McpFace
@@ -52,7 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 def assemble(settings: Settings, parts: Parts) -> FastAPI:
     """Add the faces and the middleware to the parts."""
-    face = _face(settings, parts, parts.identity)
+    face = _face(settings, parts, parts.base.access.identity)
     mcp = mcp_app(face)
     drain = Drain(settings.http.drain_seconds, SystemClock())
 
@@ -79,16 +79,16 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.state.parts, app.state.face, app.state.end_streams = parts, face, end_streams
     app.add_middleware(Shortcut, path=MCP_PATH, to=mcp)
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
-    app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
+    app.router.routes.extend(health_routes(parts.services.inspect, parts.base.meter))
     app.router.routes.extend(description_routes(__version__))
-    app.router.routes.extend(upkeep_routes(parts.reconcile))
-    app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
-    guard(app, settings, parts.access)
+    app.router.routes.extend(upkeep_routes(parts.upkeep.reconcile))
+    app.router.routes.extend(openai_routes(parts.engine_side.pass_through, parts.base.access.identity))
+    guard(app, settings, parts.base.access)
     app.mount("/", mcp)
-    add_front(app, settings, parts.audit, SystemClock())
+    add_front(app, settings, parts.base.audit, SystemClock())
     app.add_middleware(OriginLayer, trusted=settings.http.proxies())
-    app.add_middleware(Measured, meter=parts.meter, paths=_paths(app))
-    app.add_middleware(Correlated, tracer=parts.tracer, messages_at=MCP_PATH)
+    app.add_middleware(Measured, meter=parts.base.meter, paths=_paths(app))
+    app.add_middleware(Correlated, tracer=parts.base.tracer, messages_at=MCP_PATH)
     return app
 
 
@@ -113,16 +113,16 @@ async def run(settings: Settings, *, ready: Callable[[str], None] | None = None)
 
 
 def _face(settings: Settings, parts: Parts, identity: Identity) -> McpFace:
-    agency = Agency(identity, parts.agents, parts.access.refusals)
+    agency = Agency(identity, parts.agent_side.agents, parts.base.access.refusals)
     return build_mcp(
         parts.services,
         agency,
-        parts.upstreams,
-        parts.answers,
-        parts.shared.changes,
-        parts.meter,
+        parts.agent_side.upstreams,
+        parts.agent_side.answers,
+        parts.base.shared.changes,
+        parts.base.meter,
         version=__version__,
-        limits=parts.limits,
+        limits=parts.base.limits,
         secrets=signing_secrets(settings.isolation),
-        tracer=parts.tracer,
+        tracer=parts.base.tracer,
     )

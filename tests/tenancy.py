@@ -57,7 +57,7 @@ class TwoTenants:
             found = {t.name: connection.execute(select(t).where(t.c.tenant == A)).all() for t in tables}
             return {name: sorted(map(repr, each)) for name, each in found.items()}
 
-        kept: dict[Any, Any] = dict(await self.parts.database.read(rows))
+        kept: dict[Any, Any] = dict(await self.parts.base.database.read(rows))
         if self.redis_url is not None:
             with Redis.from_url(self.redis_url) as client:
                 # What a repeated request is answered with lapses by itself after 20 s.
@@ -84,12 +84,13 @@ async def two_tenants(
         )
         await schema.upgrade(settings.database.url())
         built = build_parts(settings)
-        parts = replace(built, access=replace(built.access, identity=HeaderIdentity()))
+        access = replace(built.base.access, identity=HeaderIdentity())
+        parts = replace(built, base=replace(built.base, access=access))
         app = assemble(settings, parts)
         async with serving(app, app.state.end_streams) as url:
             owned = await _own(url, parts, settings)
             yield TwoTenants(url, app, parts, owned, _unknown(owned, settings), redis_url)
-            await parts.database.write(_empty)
+            await parts.base.database.write(_empty)
 
 
 def _empty(connection: Connection) -> None:
@@ -106,7 +107,7 @@ async def _own(url: str, parts: Parts, settings: Settings) -> dict[str, str]:
     """Give A one thing of every kind, of which some can be made only by asking for it."""
     who = Principal(A, "agent")
     window = await freeze(
-        parts.registry, f"{A}-w", "c1", tenant=A, description=f"{A} description", tags=(f"{A}-tag",)
+        parts.base.registry, f"{A}-w", "c1", tenant=A, description=f"{A} description", tags=(f"{A}-tag",)
     )
     policy = ToolPolicy(shared=True)
     part = Part(PartKind.JSON, "application/json", json.dumps({"text": f"{A} " * 9000}).encode())

@@ -67,7 +67,7 @@ PROMISES = {
     "names each record that was changed or removed": "tests/cli/test_audit.py::test_damage_is_told_with_exit_code_1",
     "Prometheus metrics with alert rules and a dashboard": "tests/deploy/test_monitoring.py",
     "OpenTelemetry traces": "tests/traces/test_requests.py",
-    "which dependency is down and since when": "tests/transport/http/test_outages.py",
+    "which dependency is down and since when": "tests/transport/endpoints/test_outages.py",
     "An image, a `compose.yaml` and a Helm chart": "tests/deploy/test_compose.py",
     "several gateways run behind a load balancer without sticky sessions": "tests/transport/mcp/listening/test_replicas.py::test_a_client_does_not_notice_that_its_calls_go_round",
     "You can replace them one by one while agents work": "tests/transport/mcp/listening/test_replicas.py::test_no_client_sees_that_three_replicas_are_replaced_one_by_one",

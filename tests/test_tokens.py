@@ -25,9 +25,11 @@ async def test_settings_choose_the_vocabulary_and_the_share(tmp_path: Path) -> N
             )
         )
         async with parts.close():
-            counted = parts.token_counter.count(TEXT)
-            parts.token_drift.delivered(TEXT, counted)
-            await parts.token_drift.settle()
-    sampled = {s.labels["by"]: s.value for s in parts.meter.samples() if s.name == "cwm_sampled_tokens_total"}
+            counted = parts.agent_side.token_counter.count(TEXT)
+            parts.agent_side.token_drift.delivered(TEXT, counted)
+            await parts.agent_side.token_drift.settle()
+    sampled = {
+        s.labels["by"]: s.value for s in parts.base.meter.samples() if s.name == "cwm_sampled_tokens_total"
+    }
     assert sampled["counted"] == BpeTokenCounter("cl100k_base").count(TEXT) != BpeTokenCounter().count(TEXT)
     assert sampled["served"] > 0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import typer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 OK, FOUND_FAULTS, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 T = TypeVar("T")
 
@@ -68,6 +70,13 @@ def print_json(document: Any) -> None:
     # Escapes that another encoding adds would not be JSON escapes.
     has_all = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() in {"utf-8", "utf8"}
     print(json.dumps(document, indent=2, ensure_ascii=not has_all, default=str))
+
+
+def end_with_json(document: Any, *, as_json: bool) -> None:
+    """With ``as_json`` print the document and end the command; without it do nothing."""
+    if as_json:
+        print_json(document)
+        raise typer.Exit(OK)
 
 
 def on_terminal() -> bool:

@@ -91,8 +91,8 @@ def _run(use: Callable[[ContextArchive, str], Awaitable[Archived]]) -> Archived:
 
         async with opened(settings) as parts:
             archive = ContextArchive(
-                parts.shared.context,
-                parts.shared.contents,
+                parts.base.shared.context,
+                parts.base.shared.contents,
                 SystemClock(),
                 settings.context.context_versions,
                 settings.context.quota_bytes(),

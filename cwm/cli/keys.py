@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from cwm.cli.console import USAGE, Interrupts, fail, load_settings, print_json, print_table, run_to_end
+from cwm.cli.console import (
+    USAGE,
+    Interrupts,
+    JsonOption,
+    end_with_json,
+    fail,
+    load_settings,
+    print_json,
+    print_table,
+    run_to_end,
+)
 from cwm.cli.output import OutputError
 
 if TYPE_CHECKING:
@@ -28,7 +38,6 @@ app = typer.Typer(
 TenantOption = Annotated[
     str | None, typer.Option("--tenant", help="Tenant of the key; default: CWM_TENANT.", metavar="TENANT")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command()
@@ -79,9 +88,7 @@ def create(
 def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
     """List the keys of a tenant, newest first, including revoked and expired ones."""
     keys = _with_keys(tenant, lambda keys, mine: keys.listed(mine))
-    if as_json:
-        print_json({"keys": [_document(key) for key in keys]})
-        return
+    end_with_json({"keys": [_document(key) for key in keys]}, as_json=as_json)
     print_table(
         ("ID", "NAME", "STATE", "SCOPES", "CREATED", "EXPIRES"),
         [
@@ -107,9 +114,7 @@ def revoke(
 ) -> None:
     """Revoke a key: every gateway on this database refuses it from now on."""
     key = _with_keys(tenant, lambda keys, mine: keys.revoke(mine, key_id))
-    if as_json:
-        print_json(_document(key))
-        return
+    end_with_json(_document(key), as_json=as_json)
     print(f"Revoked {key.key_id} of {key.name}.")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cwm.cli import bench, context, keys, sessions, upstreams, windows
+from cwm.cli import context, keys, sessions, upstreams, windows
 from cwm.cli.audit import command as audit
 from cwm.cli.console import fail, lines_into_log
 from cwm.cli.demo.command import demo
@@ -21,6 +21,7 @@ from cwm.cli.room import room
 from cwm.cli.serve import serve
 from cwm.cli.stdio import stdio
 from cwm.cli.up import up
+from cwm_bench import command as bench
 
 _SERVING: Final = {"room", "serve", "stdio", "up"}
 """Commands whose purpose is not their output."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, USAGE, fail, on_terminal, print_json, print_table
+from cwm.cli.console import FOUND_FAULTS, USAGE, end_with_json, fail, on_terminal, print_table
 from cwm.cli.gateway_client import JsonOption, UrlOption, call
 from cwm.cli.windows import print_status
 from cwm.cli.wording import moment
@@ -31,9 +31,7 @@ def list_sessions(
 ) -> None:
     """List the sessions, newest first."""
     answer = call(url, "session_list", {"state_filter": state, "limit": limit})
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print_table(
         ("ID", "STATE", "TOKENS", "MODEL", "CREATED"),
         [_row(session) for session in answer["sessions"]],
@@ -54,9 +52,7 @@ def create(
 ) -> None:
     """Create an empty session and print its id."""
     answer = call(url, "session_create", {"session_id": session, "model": model})
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print(answer["session_id"])
 
 
@@ -107,9 +103,7 @@ def generate(
         },
         on_piece=(lambda piece: _say(piece, pieces)) if live else None,
     )
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print(answer["text"].removeprefix("".join(pieces)))
     print(
         f"{answer['token_count']:,} tokens in the session; of {answer['prompt_tokens']:,} prompt tokens "
@@ -131,9 +125,7 @@ def delete(
     if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete session {session} for good?"):
         raise typer.Exit(FOUND_FAULTS)
     answer = call(url, "session_delete", {"session_id": session})
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print(f"Deleted session {session}.")
 
 

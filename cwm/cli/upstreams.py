@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cwm.cli.console import Interrupts, load_settings, print_json, print_table, run_to_end
+from cwm.cli.console import (
+    Interrupts,
+    JsonOption,
+    end_with_json,
+    load_settings,
+    print_json,
+    print_table,
+    run_to_end,
+)
 
 if TYPE_CHECKING:
     from cwm.domain.upstream_tools import SeenTool
@@ -24,7 +32,6 @@ app = typer.Typer(
 )
 
 NameArgument = Annotated[str, typer.Argument(help="The upstream's name in cwm.yaml.", metavar="NAME")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command("list")
@@ -34,20 +41,20 @@ def list_upstreams(as_json: JsonOption = False) -> None:
     by_upstream: dict[str, list[SeenTool]] = {}
     for each in tools:
         by_upstream.setdefault(each.upstream, []).append(each)
-    if as_json:
-        print_json({"upstreams": [_summary(name, seen) for name, seen in by_upstream.items()]})
-        return
+    end_with_json(
+        {"upstreams": [_summary(name, versions) for name, versions in by_upstream.items()]}, as_json=as_json
+    )
     print_table(
         ("UPSTREAM", "TOOLS", "CHANGED", "LAST CHANGE", "LISTED"),
         [
             (
                 name,
-                str(len(seen)),
-                str(sum(each.accepted_at is None for each in seen)),
-                f"{max(each.seen_at for each in seen):%Y-%m-%d %H:%M}",
-                f"{max(each.offered_at for each in seen):%Y-%m-%d %H:%M}",
+                str(len(versions)),
+                str(sum(each.accepted_at is None for each in versions)),
+                f"{max(each.seen_at for each in versions):%Y-%m-%d %H:%M}",
+                f"{max(each.offered_at for each in versions):%Y-%m-%d %H:%M}",
             )
-            for name, seen in by_upstream.items()
+            for name, versions in by_upstream.items()
         ],
         none="No gateway on this database has listed the tools of an upstream.",
     )
@@ -57,9 +64,7 @@ def list_upstreams(as_json: JsonOption = False) -> None:
 def show(name: NameArgument, as_json: JsonOption = False) -> None:
     """Show each tool of an upstream: since when it is what it is, and whether that was accepted."""
     tools = _with_desk(lambda desk: desk.listed(name))
-    if as_json:
-        print_json({"upstream": name, "tools": [_document(each) for each in tools]})
-        return
+    end_with_json({"upstream": name, "tools": [_document(each) for each in tools]}, as_json=as_json)
     print_table(
         ("TOOL", "STATE", "SINCE", "OFFERED", "DIGEST", "DESCRIPTION"),
         [
@@ -108,13 +113,13 @@ def _with_desk(work: Callable[[ToolDesk], Awaitable[T]]) -> T:
     return run_to_end(run)
 
 
-def _summary(name: str, seen: Sequence[SeenTool]) -> dict[str, Any]:
+def _summary(name: str, versions: Sequence[SeenTool]) -> dict[str, Any]:
     return {
         "upstream": name,
-        "tools": len(seen),
-        "changed": [each.version.tool for each in seen if each.accepted_at is None],
-        "last_change": max(each.seen_at for each in seen).isoformat(),
-        "listed": max(each.offered_at for each in seen).isoformat(),
+        "tools": len(versions),
+        "changed": [each.version.tool for each in versions if each.accepted_at is None],
+        "last_change": max(each.seen_at for each in versions).isoformat(),
+        "listed": max(each.offered_at for each in versions).isoformat(),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, print_facts, print_json, print_table
+from cwm.cli.console import FOUND_FAULTS, end_with_json, print_facts, print_table
 from cwm.cli.gateway_client import JsonOption, UrlOption, call
 from cwm.cli.wording import comma_list, count, moment, size
 
@@ -53,9 +53,7 @@ def list_windows(
             "offset": offset,
         },
     )
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     none = "No window is like that." if tag or model or search else "There are no windows."
     print_table(
         ("NAME", "TOKENS", "SIZE", "MODEL", "TAGS", "CREATED", "FROM"),
@@ -116,9 +114,7 @@ def freeze(
             "ttl_seconds": ttl,
         },
     )
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print(
         f"Froze {count(answer['token_count'], 'token')} of session {session} as window {name}: "
         f"{count(answer['block_count'], 'block')}, {size(answer['total_size_bytes'])}, {answer['storage_tier']}."
@@ -155,9 +151,7 @@ def thaw(
             "verify": verify,
         },
     )
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print(
         f"Thawed {count(answer['token_count'], 'token')} of window {name} into session "
         f"{answer['session_id']} in {answer['restoration_time_ms']} ms; "
@@ -198,9 +192,7 @@ def clone(
             "ttl_seconds": ttl,
         },
     )
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print(f"Window {target} shares {count(answer['shared_blocks'], 'block')} with {source}.")
 
 
@@ -223,9 +215,7 @@ def delete(
     answer = call(
         url, "window_delete", {"window_name": name, "force": force, "delete_blocks": not keep_blocks}
     )
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     print(
         f"Deleted window {name}: {count(answer['blocks_deleted'], 'block')}, "
         f"{size(answer['space_freed_bytes'])} freed."
@@ -235,9 +225,7 @@ def delete(
 
 def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
     """Print the result of ``window_status`` for a window or a session."""
-    if as_json:
-        print_json(answer)
-        return
+    end_with_json(answer, as_json=as_json)
     cache, times = answer["kv_cache"], answer["timestamps"]
     facts = [
         (answer["type"], answer["id"]),

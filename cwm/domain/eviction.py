@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,12 +84,16 @@ class LeastRecentlyUsed(Generic[K]):
         return next(iter(self._order), None)
 
 
-class _Ranked(ABC, Generic[K]):
-    """A heap that skips outdated items, and is rebuilt when these outnumber the live ones."""
+class Ranked(Generic[K]):
+    """The entry with the lowest ``rank`` goes first. Every operation takes O(log n).
 
-    __slots__ = ("_heap", "_live", "_tick")
+    A heap that skips outdated items, and is rebuilt when these outnumber the live ones.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_heap", "_live", "_rank", "_tick")
+
+    def __init__(self, rank: Callable[[Facts], float]) -> None:
+        self._rank = rank
         self._heap: list[tuple[float, int, K]] = []
         self._live: dict[K, tuple[float, int, Facts]] = {}
         self._tick = 0
@@ -118,10 +121,6 @@ class _Ranked(ABC, Generic[K]):
             heapq.heappop(self._heap)
         return None
 
-    @abstractmethod
-    def _rank(self, facts: Facts) -> float:
-        """The entry with the lowest rank goes first."""
-
     def _push(self, key: K, rank: float, facts: Facts) -> None:
         self._tick += 1
         self._live[key] = (rank, self._tick, facts)
@@ -134,53 +133,29 @@ class _Ranked(ABC, Generic[K]):
             heapq.heapify(self._heap)
 
 
-class LeastFrequentlyUsed(_Ranked[K]):
-    """Every operation takes O(log n)."""
+class LeastFrequentlyUsed(Ranked[K]):
+    """Ranked by the number of uses, to which each touch adds one."""
 
     __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(lambda facts: facts.uses)
 
     def touch(self, key: K) -> None:
         uses, _, facts = self._live[key]
         self._push(key, uses + 1, facts)
 
-    def _rank(self, facts: Facts) -> float:
-        return facts.uses
-
-
-class EndingSoonest(_Ranked[K]):
-    """Every operation takes O(log n)."""
-
-    __slots__ = ()
-
-    def _rank(self, facts: Facts) -> float:
-        return facts.ends_at
-
-
-class LowestPriority(_Ranked[K]):
-    """Every operation takes O(log n)."""
-
-    __slots__ = ()
-
-    def _rank(self, facts: Facts) -> float:
-        return facts.priority
-
-
-class Largest(_Ranked[K]):
-    """Every operation takes O(log n)."""
-
-    __slots__ = ()
-
-    def _rank(self, facts: Facts) -> float:
-        return -facts.size
-
 
 def policy_of(eviction: Eviction) -> Policy[K]:
     """A new policy that tracks nothing yet."""
-    policies: dict[Eviction, Callable[[], Policy[K]]] = {
-        Eviction.LRU: LeastRecentlyUsed,
-        Eviction.LFU: LeastFrequentlyUsed,
-        Eviction.TTL: EndingSoonest,
-        Eviction.PRIORITY: LowestPriority,
-        Eviction.SIZE: Largest,
-    }
-    return policies[eviction]()
+    match eviction:
+        case Eviction.LRU:
+            return LeastRecentlyUsed()
+        case Eviction.LFU:
+            return LeastFrequentlyUsed()
+        case Eviction.TTL:
+            return Ranked(lambda facts: facts.ends_at)
+        case Eviction.PRIORITY:
+            return Ranked(lambda facts: facts.priority)
+        case Eviction.SIZE:
+            return Ranked(lambda facts: -facts.size)

@@ -36,8 +36,8 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 async def outlasting(task: asyncio.Task[T]) -> T:
     """Return the task's result. The task continues if the caller is cancelled."""
-    if (held := _held.get()) is not None:
-        held.until(task)
+    if (hold := _hold.get()) is not None:
+        hold.until(task)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -55,16 +55,16 @@ def _read(task: asyncio.Task[Any]) -> None:
 @contextmanager
 def held_by_its_work(release: Callable[[], None]) -> Iterator[None]:
     """Call ``release`` after the body and all work that outlasts it. It may be called more than once."""
-    held = _Held(release)
-    token = _held.set(held)
+    hold = _Hold(release)
+    token = _hold.set(hold)
     try:
         yield
     finally:
-        _held.reset(token)
-        held.let_go()
+        _hold.reset(token)
+        hold.let_go()
 
 
-class _Held:
+class _Hold:
     def __init__(self, release: Callable[[], None]) -> None:
         self._release = release
         self._holders = 1
@@ -79,4 +79,4 @@ class _Held:
             self._release()
 
 
-_held: Final[ContextVar[_Held | None]] = ContextVar("held", default=None)
+_hold: Final[ContextVar[_Hold | None]] = ContextVar("held", default=None)

@@ -12,9 +12,9 @@ from cwm.settings.engine import ABSENT, Engine, Isolation, LocalEngine, Thaw, Ve
 from cwm.settings.errors import SettingsError
 from cwm.settings.front import Http, Limits, Security
 from cwm.settings.group import Group
-from cwm.settings.groups import ENV_PREFIX, GROUPS
+from cwm.settings.groups import ENV_PREFIX, GROUPS, Settings, Source
 from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
-from cwm.settings.load import CONFIG_ENV, Settings, Source, load
+from cwm.settings.load import CONFIG_ENV, load
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 from cwm.settings.turns import Turns
 

@@ -24,8 +24,6 @@ class Auth(Group):
     Without any of these settings, everybody who can reach it; so it then listens on loopback only.
     """
 
-    title = "auth"
-
     public_url: str | None = Field(
         None,
         description="URL at which clients reach the gateway, without /mcp; required with an issuer. Access tokens are issued for it.",

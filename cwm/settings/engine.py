@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.planner import Choice
-from cwm.settings.fields import Count, Gigabytes, Seconds
+from cwm.settings.fields import Count, Gigabytes, Seconds, UserPath
 from cwm.settings.group import Group
 from cwm.settings.origins import Names
 from cwm.settings.urls import http_url
@@ -19,8 +19,6 @@ ABSENT: Final = "none"
 
 class Engine(Group):
     """The vLLM and LMCache servers that CWM uses."""
-
-    title = "engine"
 
     vllm_url: str = Field("http://localhost:8000", description="Base URL of vLLM.")
     vllm_api_key: SecretStr | None = Field(None, description="Bearer key sent to vLLM (its --api-key).")
@@ -66,8 +64,6 @@ class Engine(Group):
 class Verification(Group):
     """How restored KV and the tiers that it comes from are verified."""
 
-    title = "verification"
-
     canary_tokens: int = Field(
         16,
         ge=0,
@@ -90,8 +86,6 @@ class Verification(Group):
 class Thaw(Group):
     """How a thaw restores KV."""
 
-    title = "thaw"
-
     thaw_plan: Choice = Field(
         Choice.AUTO,
         description="Load a window's KV, recompute it, or (auto) load it unless measured speeds show that this is slower.",
@@ -100,8 +94,6 @@ class Thaw(Group):
 
 class Isolation(Group):
     """How tenants' data and KV are kept apart."""
-
-    title = "isolation"
 
     tenant: str = Field(
         "default",
@@ -115,7 +107,7 @@ class Isolation(Group):
     secret: SecretStr | None = Field(
         None, description="Secret from which cache salts are derived; must be the same on every replica."
     )
-    secret_file: Path = Field(
+    secret_file: UserPath = Field(
         Path("~/.cwm/secret"),
         description="File with that secret when CWM_SECRET is unset; created on first use.",
     )
@@ -124,18 +116,13 @@ class Isolation(Group):
         description="The previous secret, after a change: cursors that it signed stay valid until they expire.",
     )
 
-    @field_validator("secret_file")
-    @classmethod
-    def _expand(cls, value: Path) -> Path:
-        return value.expanduser()
-
 
 class LocalEngine(Group):
     """The engine that ``cwm up`` prepares and starts."""
 
-    title = "local_engine"
-
-    home: Path = Field(Path("~/.cwm"), description="Folder of the engine environment, models and run files.")
+    home: UserPath = Field(
+        Path("~/.cwm"), description="Folder of the engine environment, models and run files."
+    )
     model: str = Field(
         "smollm2-135m",
         description="Model that `cwm up` serves: smollm2-135m, tiny, or a folder with weights.",
@@ -162,8 +149,3 @@ class LocalEngine(Group):
         description="Hosts from which the engine may fetch images, audio and video of messages, comma-separated; unset: none.",
     )
     kv_cache_gb: Gigabytes = Field(2.0, gt=0, description="Size of vLLM's own KV cache on CPU in GB.")
-
-    @field_validator("home")
-    @classmethod
-    def _expand(cls, value: Path) -> Path:
-        return value.expanduser()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 _OWN_WORDS: Final = {
@@ -25,6 +25,9 @@ Megabytes = Annotated[float, Field(le=1e9)]
 Gigabytes = Annotated[float, Field(le=1e9)]
 Bytes = Annotated[int, Field(le=10**15)]
 Count = Annotated[int, Field(le=2**31 - 1)]
+
+UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
+"""A path that may begin with ``~``."""
 
 
 class Fields(BaseModel):

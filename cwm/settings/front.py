@@ -24,8 +24,6 @@ _RUNNING_OF_A_TENANT: Final = 64
 class Http(Group):
     """The gateway's HTTP server."""
 
-    title = "http"
-
     host: str = Field("127.0.0.1", description="Address on which the gateway listens.")
     port: int = Field(
         8700, ge=0, le=65535, description="Port on which the gateway listens; 0 picks a free one."
@@ -60,8 +58,6 @@ class Http(Group):
 class Security(Group):
     """Who may reach the gateway through a browser, and which addresses upstreams may have."""
 
-    title = "security"
-
     allowed_hosts: Names = Field(
         (),
         description="Host names by which clients reach the gateway, comma-separated; `*.example.com` matches every name "
@@ -80,8 +76,6 @@ class Security(Group):
 
 class Limits(Group):
     """Limits on callers."""
-
-    title = "limits"
 
     rate_limit_session: str = Field(
         "auto",

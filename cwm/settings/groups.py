@@ -1,20 +1,23 @@
-"""Every setting that has an environment variable, by group.
-
-Each group is frozen and goes to the adapters that need it.
-"""
+"""A snapshot of all settings, by group. Each group is frozen and goes to the adapters that need it."""
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, get_args, get_type_hints
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from cwm.domain.budgets import Budgets
+from cwm.domain.upstream import UpstreamSpec
 from cwm.settings.auth import Auth
 from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verification
 from cwm.settings.front import Http, Limits, Security
 from cwm.settings.group import Group
 from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
+from cwm.settings.secrets import passwords, secrets_of
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 from cwm.settings.turns import Turns
 
@@ -25,29 +28,82 @@ def is_secret(spec: FieldInfo) -> bool:
     return SecretStr in {spec.annotation, *get_args(spec.annotation)}
 
 
-GROUPS: dict[str, type[Group]] = {
-    group.title: group
-    for group in (
-        Http,
-        Auth,
-        Security,
-        Database,
-        Engine,
-        Verification,
-        Thaw,
-        Retention,
-        Audit,
-        Isolation,
-        Storage,
-        Shared,
-        StoredResults,
-        Tokens,
-        Context,
-        Limits,
-        Turns,
-        LocalEngine,
-        Logging,
-        Metrics,
-        Tracing,
-    )
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value came from, and the value with secrets masked."""
+
+    group: str
+    name: str
+    value: str
+    origin: str
+    description: str
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reading:
+    """What a snapshot was read from, and the groups before command-line flags were applied.
+
+    The file need not exist.
+    """
+
+    config: Path
+    environ: Mapping[str, str]
+    groups: Mapping[str, Group]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One consistent snapshot of all settings. ``reading`` is None for a snapshot that was built in code."""
+
+    http: Http = field(default_factory=Http)
+    auth: Auth = field(default_factory=Auth)
+    security: Security = field(default_factory=Security)
+    database: Database = field(default_factory=Database)
+    engine: Engine = field(default_factory=Engine)
+    verification: Verification = field(default_factory=Verification)
+    thaw: Thaw = field(default_factory=Thaw)
+    retention: Retention = field(default_factory=Retention)
+    audit: Audit = field(default_factory=Audit)
+    isolation: Isolation = field(default_factory=Isolation)
+    storage: Storage = field(default_factory=Storage)
+    shared: Shared = field(default_factory=Shared)
+    stored_results: StoredResults = field(default_factory=StoredResults)
+    tokens: Tokens = field(default_factory=Tokens)
+    context: Context = field(default_factory=Context)
+    limits: Limits = field(default_factory=Limits)
+    turns: Turns = field(default_factory=Turns)
+    local_engine: LocalEngine = field(default_factory=LocalEngine)
+    logging: Logging = field(default_factory=Logging)
+    metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing = field(default_factory=Tracing)
+    upstreams: tuple[UpstreamSpec, ...] = ()
+    budgets: Budgets = field(default_factory=Budgets)
+    sources: tuple[Source, ...] = ()
+    unknown_env: tuple[str, ...] = ()
+    upstream_variables: frozenset[str] = frozenset()
+    """Environment variables that upstreams take values from. They usually hold secrets."""
+    reading: Reading | None = field(default=None, repr=False, compare=False)
+
+    def shared_store_url(self) -> str | None:
+        """URL of the Redis or Valkey that gateways share; None for a gateway on its own."""
+        url = self.shared.shared_store_url or self.storage.redis_url
+        return None if url is None else url.get_secret_value()
+
+    def secrets(self) -> frozenset[str]:
+        """Every value that must never be shown, including passwords inside URLs."""
+        values = [value for title in GROUPS for _, value in getattr(self, title)]
+        secret = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
+        plain = {value for value in values if isinstance(value, str)}
+        return frozenset(secret | passwords(secret | plain) | secrets_of(self.upstreams))
+
+
+GROUPS: Final[Mapping[str, type[Group]]] = {
+    name: hint
+    for name, hint in get_type_hints(Settings).items()
+    if isinstance(hint, type) and issubclass(hint, Group)
 }
+"""The groups of settings, each under its name in :class:`Settings`, which is also its key in ``cwm.yaml``."""

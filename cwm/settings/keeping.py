@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, SecretStr
 
 from cwm.domain.eviction import Eviction
-from cwm.settings.fields import Bytes, Count, Gigabytes, Megabytes, Seconds
+from cwm.settings.fields import Bytes, Count, Gigabytes, Megabytes, Seconds, UserPath
 from cwm.settings.group import Group
 from cwm.settings.urls import database_url, redis_url, sqlite_url
 
@@ -30,17 +30,12 @@ RedisUrl = Annotated[SecretStr | None, _readable(redis_url)]
 class Database(Group):
     """The database of the registry."""
 
-    title = "database"
-
     database_url: DatabaseUrl = Field(
         None, description="Postgres URL (postgresql://user:password@host/db); unset: SQLite."
     )
-    db_path: Path = Field(Path("~/.cwm/cwm.db"), description="SQLite file, used when no database URL is set.")
-
-    @field_validator("db_path")
-    @classmethod
-    def _expand(cls, value: Path) -> Path:
-        return value.expanduser()
+    db_path: UserPath = Field(
+        Path("~/.cwm/cwm.db"), description="SQLite file, used when no database URL is set."
+    )
 
     def url(self) -> str:
         """The URL for SQLAlchemy, with the driver that CWM uses."""
@@ -52,9 +47,7 @@ class Database(Group):
 class Storage(Group):
     """Cache tiers of the engine that ``cwm up`` starts."""
 
-    title = "storage"
-
-    storage_path: Path = Field(Path("~/.cwm/storage"), description="Folder of the disk tier.")
+    storage_path: UserPath = Field(Path("~/.cwm/storage"), description="Folder of the disk tier.")
     cpu_cache_gb: Gigabytes = Field(8.0, gt=0, description="Size of the CPU tier (LMCache L1) in GB.")
     disk_cache_gb: Gigabytes = Field(
         50.0,
@@ -67,16 +60,9 @@ class Storage(Group):
     )
     redis_cache_gb: Gigabytes = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
 
-    @field_validator("storage_path")
-    @classmethod
-    def _expand(cls, value: Path) -> Path:
-        return value.expanduser()
-
 
 class Retention(Group):
     """How long sessions and windows are kept, and how often CWM checks them."""
-
-    title = "retention"
 
     tenant_quota_gb: Gigabytes = Field(
         0, ge=0, description="Storage limit for a tenant's guaranteed windows in GB; 0 for no limit."
@@ -108,8 +94,6 @@ class Retention(Group):
 class Shared(Group):
     """The agent state that several gateways share."""
 
-    title = "shared"
-
     shared_store_url: RedisUrl = Field(
         None,
         description="Redis or Valkey URL of the store that gateways share; unset: CWM_REDIS_URL if that is set, "
@@ -128,8 +112,6 @@ class Shared(Group):
 
 class StoredResults(Group):
     """Tool results that are stored so that agents can read them later."""
-
-    title = "stored_results"
 
     result_quota_mb: Megabytes = Field(
         1024.0, ge=0, description="Storage limit for the stored results of one user in MB; 0 for no limit."
@@ -167,8 +149,6 @@ class StoredResults(Group):
 
 class Context(Group):
     """Shared context and stored results: their limits in memory and in the shared store."""
-
-    title = "context"
 
     context_memory_mb: Megabytes = Field(
         100.0,

@@ -4,108 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
-from cwm.domain.budgets import Budgets
-from cwm.domain.upstream import UpstreamSpec
-from cwm.settings.auth import Auth
 from cwm.settings.document import read_document
-from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verification
 from cwm.settings.errors import SettingsError
 from cwm.settings.fields import in_words
-from cwm.settings.front import Http, Limits, Security
+from cwm.settings.front import Security
 from cwm.settings.group import Group
-from cwm.settings.groups import ENV_PREFIX, GROUPS, is_secret
-from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
+from cwm.settings.groups import ENV_PREFIX, GROUPS, Reading, Settings, Source, is_secret
 from cwm.settings.secret_files import SUFFIX, secret_of
-from cwm.settings.secrets import passwords, secrets_of
-from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
-from cwm.settings.turns import Turns
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
 
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
 _IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a value came from, and the value with secrets masked."""
-
-    group: str
-    name: str
-    value: str
-    origin: str
-    description: str
-
-    @property
-    def env(self) -> str:
-        return ENV_PREFIX + self.name.upper()
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Reading:
-    """What a snapshot was read from, and the groups before command-line flags were applied.
-
-    The file need not exist.
-    """
-
-    config: Path
-    environ: Mapping[str, str]
-    groups: Mapping[str, Group]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """One consistent snapshot of all settings. ``reading`` is None for a snapshot that was built in code."""
-
-    http: Http = field(default_factory=Http)
-    auth: Auth = field(default_factory=Auth)
-    security: Security = field(default_factory=Security)
-    database: Database = field(default_factory=Database)
-    engine: Engine = field(default_factory=Engine)
-    verification: Verification = field(default_factory=Verification)
-    thaw: Thaw = field(default_factory=Thaw)
-    retention: Retention = field(default_factory=Retention)
-    audit: Audit = field(default_factory=Audit)
-    isolation: Isolation = field(default_factory=Isolation)
-    storage: Storage = field(default_factory=Storage)
-    shared: Shared = field(default_factory=Shared)
-    stored_results: StoredResults = field(default_factory=StoredResults)
-    tokens: Tokens = field(default_factory=Tokens)
-    context: Context = field(default_factory=Context)
-    limits: Limits = field(default_factory=Limits)
-    turns: Turns = field(default_factory=Turns)
-    local_engine: LocalEngine = field(default_factory=LocalEngine)
-    logging: Logging = field(default_factory=Logging)
-    metrics: Metrics = field(default_factory=Metrics)
-    tracing: Tracing = field(default_factory=Tracing)
-    upstreams: tuple[UpstreamSpec, ...] = ()
-    budgets: Budgets = field(default_factory=Budgets)
-    sources: tuple[Source, ...] = ()
-    unknown_env: tuple[str, ...] = ()
-    upstream_variables: frozenset[str] = frozenset()
-    """Environment variables that upstreams take values from. They usually hold secrets."""
-    reading: Reading | None = field(default=None, repr=False, compare=False)
-
-    def shared_store_url(self) -> str | None:
-        """URL of the Redis or Valkey that gateways share; None for a gateway on its own."""
-        url = self.shared.shared_store_url or self.storage.redis_url
-        return None if url is None else url.get_secret_value()
-
-    def secrets(self) -> frozenset[str]:
-        """Every value that must never be shown, including passwords inside URLs."""
-        values = [value for title in GROUPS for _, value in getattr(self, title)]
-        secret = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
-        plain = {value for value in values if isinstance(value, str)}
-        return frozenset(secret | passwords(secret | plain) | secrets_of(self.upstreams))
 
 
 def load(
@@ -156,13 +74,13 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         try:
             groups[title] = group.model_validate(values)
         except ValidationError as invalid:
-            raise SettingsError(_explain(invalid, group, env, path)) from None
+            raise SettingsError(_explain(invalid, title, env, path)) from None
         for name, spec in group.model_fields.items():
             variable = ENV_PREFIX + name.upper()
             origin = _origin(group, name, env) or (str(path) if name in in_file else "default")
             masked_value = _as_text(getattr(groups[title], name))
             sources.append(Source(title, name, masked_value, origin, spec.description or ""))
-    security = groups[Security.title]
+    security = groups["security"]
     assert isinstance(security, Security)
     upstreams, used = read_upstreams(
         document.get(UPSTREAMS) if with_upstreams else None, env, path, link_local=security.allow_link_local
@@ -221,16 +139,17 @@ def _as_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _explain(invalid: ValidationError, group: type[Group], env: Mapping[str, str], path: Path) -> str:
+def _explain(invalid: ValidationError, title: str, env: Mapping[str, str], path: Path) -> str:
+    group = GROUPS[title]
     first = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
     if not first["loc"]:
-        return f"{group.title}: {in_words(first)}."
+        return f"{title}: {in_words(first)}."
     name = str(first["loc"][0])
-    place = f"{group.title}.{name} in {path}"
+    place = f"{title}.{name} in {path}"
     if first["type"] == "extra_forbidden":
         matches = get_close_matches(name, group.model_fields, n=1)
         hint = f"; did you mean '{matches[0]}'?" if matches else "."
-        return f"{place}: is not a setting of '{group.title}'{hint}"
+        return f"{place}: is not a setting of '{title}'{hint}"
     variable = ENV_PREFIX + name.upper()
     if env.get(variable):
         place = variable

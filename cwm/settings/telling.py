@@ -17,8 +17,6 @@ _TRACES_PATH: Final = "/v1/traces"
 class Tokens(Group):
     """How tokens of tool results are counted."""
 
-    title = "tokens"
-
     token_vocabulary: Literal[
         "o200k_base",
         "cl100k_base",
@@ -45,8 +43,6 @@ class Tokens(Group):
 class Logging(Group):
     """CWM's own log."""
 
-    title = "logging"
-
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="Lowest level that is logged."
     )
@@ -63,8 +59,6 @@ class Logging(Group):
 class Metrics(Group):
     """How the gateway's state is reported at /metrics and /readyz."""
 
-    title = "metrics"
-
     metrics_refresh_seconds: Seconds = Field(
         5.0,
         ge=0,
@@ -80,8 +74,6 @@ class Metrics(Group):
 
 class Tracing(Group):
     """Where traces are sent. Without an endpoint, tracing is off."""
-
-    title = "tracing"
 
     otlp_endpoint: str | None = Field(
         None, description="Base URL of an OpenTelemetry collector (OTLP over HTTP), such as http://host:4318."
@@ -123,8 +115,6 @@ class Tracing(Group):
 
 class Audit(Group):
     """The audit log."""
-
-    title = "audit"
 
     audit_retention_days: Days = Field(
         0,

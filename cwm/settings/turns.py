@@ -15,8 +15,6 @@ from cwm.settings.origins import split
 class Turns(Group):
     """What one turn may ask of the engine. A request over a limit is refused with CWM-1003, which names the setting."""
 
-    title = "turns"
-
     schema_bytes: Bytes = Field(
         128 * 1024,
         ge=0,

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
@@ -18,8 +18,9 @@ from watchfiles import awatch
 from cwm.domain.budgets import Budgets
 from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.errors import SettingsError
-from cwm.settings.groups import GROUPS
-from cwm.settings.load import Settings, read_file, settings_from
+from cwm.settings.group import Group
+from cwm.settings.groups import GROUPS, Settings
+from cwm.settings.load import read_file, settings_from
 from cwm.settings.telling import Logging
 from cwm.settings.tools import RESULTS, TOOLS
 from cwm.settings.upstreams import UPSTREAMS
@@ -115,30 +116,27 @@ async def _look_on_changes(reload: _Reload, config: Path, folders: frozenset[_Fo
                 return
 
 
+@dataclass(slots=True, repr=False)
 class _Reload:
     """The content last read, and the settings in force."""
 
-    def __init__(
-        self,
-        current: Settings,
-        apply: Apply,
-        environ: Mapping[str, str],
-        config: Path,
-        on_outcome: Callable[[ReloadOutcome], None],
-    ) -> None:
-        self._current = current
-        self._apply = apply
-        self._environ = environ
-        self._config = config
-        self._on_outcome = on_outcome
-        reading = current.reading
-        self._started = reading.groups if reading else {title: getattr(current, title) for title in GROUPS}
+    current: Settings
+    apply: Apply
+    environ: Mapping[str, str]
+    config: Path
+    on_outcome: Callable[[ReloadOutcome], None]
+    _started: Mapping[str, Group] = field(init=False)
+    _level: str = field(init=False)
+    _content: bytes | str | None = None
+    _was_empty: bool | None = None
+    _in_step: bool = True
+    _applied: bool = True
+    _waiting: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        reading = self.current.reading
+        self._started = reading.groups if reading else {name: getattr(self.current, name) for name in GROUPS}
         self._level = cast("Logging", self._started["logging"]).log_level
-        self._content: bytes | str | None = None
-        self._was_empty: bool | None = None
-        self._in_step = True
-        self._applied = True
-        self._waiting: list[str] = []
 
     async def look(self) -> None:
         """Read the file, and apply it if its content has changed."""
@@ -148,14 +146,14 @@ class _Reload:
         self._content = content
         try:
             if content is None:
-                raise SettingsError(f"{self._config} is gone.")
+                raise SettingsError(f"{self.config} is gone.")
             if isinstance(content, str):
                 raise SettingsError(content)
-            new = await asyncio.to_thread(settings_from, content, self._environ, self._config)
+            new = await asyncio.to_thread(settings_from, content, self.environ, self.config)
             self._refuse_if_emptied(content, new)
         except SettingsError as why:
             self._in_step = False
-            self._on_outcome(ReloadOutcome.REFUSED)
+            self.on_outcome(ReloadOutcome.REFUSED)
             _log.error("settings_refused", why=str(why), in_force="the settings read before")
             return
         await self._swap(self._with_live(new))
@@ -166,10 +164,10 @@ class _Reload:
         empty = not content.strip()
         if empty and self._was_empty is None:
             groups = {title: getattr(new, title) for title in self._started}
-            at_start = (self._started, self._current.upstreams, self._current.budgets)
+            at_start = (self._started, self.current.upstreams, self.current.budgets)
             self._was_empty = (groups, new.upstreams, new.budgets) == at_start
         if empty and not self._was_empty:
-            raise SettingsError(f"{self._config} is empty; to have no upstreams write `upstreams: {{}}`.")
+            raise SettingsError(f"{self.config} is empty; to have no upstreams write `upstreams: {{}}`.")
         self._was_empty = empty
 
     async def _read(self) -> bytes | str | None:
@@ -177,8 +175,8 @@ class _Reload:
         raw: bytes | None = None
         try:
             for _ in range(_MOST_WAITS):
-                raw = await asyncio.to_thread(read_file, self._config)
-                if raw == self._content or _settled(self._config):
+                raw = await asyncio.to_thread(read_file, self.config)
+                if raw == self._content or _settled(self.config):
                     break
                 await asyncio.sleep(_SETTLED_SECONDS)
         except SettingsError as why:
@@ -190,34 +188,34 @@ class _Reload:
 
         A log level set by a flag stays until the file's own changes.
         """
-        logging = self._current.logging
+        logging = self.current.logging
         if new.logging.log_level != self._level:
             logging = logging.model_copy(update={"log_level": new.logging.log_level})
         self._level = new.logging.log_level
         live: dict[str, Any] = {
-            title: getattr(self._current, title).model_copy(
+            title: getattr(self.current, title).model_copy(
                 update={name: getattr(getattr(new, title), name) for name in names}
             )
             for title, names in _LIVE_FIELDS.items()
         }
-        return replace(self._current, upstreams=new.upstreams, budgets=new.budgets, logging=logging, **live)
+        return replace(self.current, upstreams=new.upstreams, budgets=new.budgets, logging=logging, **live)
 
     async def _swap(self, new: Settings) -> None:
-        old, self._current = self._current, new
+        old, self.current = self.current, new
         changed, was_in_step, self._in_step = _changed(old, new), self._in_step, True
         if not changed and self._applied:
             if not was_in_step:
                 _log.info("settings_good_again", changed=[])
             return
         try:
-            await self._apply(new)
+            await self.apply(new)
         except Exception:  # noqa: BLE001 - whatever it is, the watch goes on
             self._applied = False
-            self._on_outcome(ReloadOutcome.FAILED)
+            self.on_outcome(ReloadOutcome.FAILED)
             _log.exception("settings_not_applied", changed=changed)
             return
         self._applied = True
-        self._on_outcome(ReloadOutcome.APPLIED)
+        self.on_outcome(ReloadOutcome.APPLIED)
         _log.info("settings_applied", changed=changed)
 
     def _name_what_waits(self, new: Settings) -> None:

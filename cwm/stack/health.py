@@ -90,7 +90,7 @@ class Health:
 
 async def redis_answers(address: RedisAddress) -> bool:
     """Whether Redis answers PING; False while it loads its data or is down."""
-    client = Redis(**address.connection(), socket_connect_timeout=_ASK_SECONDS, socket_timeout=_ASK_SECONDS)
+    client = Redis.from_url(address.url(), socket_connect_timeout=_ASK_SECONDS, socket_timeout=_ASK_SECONDS)
     try:
         return bool(await client.ping())
     except (RedisError, OSError):

@@ -59,17 +59,6 @@ class RedisAddress:
             fields["database_id"] = self.database
         return fields
 
-    def connection(self) -> dict[str, Any]:
-        """Keyword arguments of redis-py's client."""
-        return {
-            "host": self.host,
-            "port": self.port,
-            "username": self.username or None,
-            "password": self.password or None,
-            "db": self.database,
-            "ssl": self.tls,
-        }
-
     def url(self) -> str:
         """The URL that :meth:`parse` turns into this address, including the password."""
         user, password = quote(self.username, safe=""), quote(self.password, safe="")

@@ -124,15 +124,9 @@ def disk_limit(wanted: int, used: int, disk: Disk) -> int:
 class PinsMovedError(Exception):
     """Pins changed faster than they could be read: the frozen chunks are unknown, so nothing may be removed."""
 
-    def __str__(self) -> str:
-        return "pins leave faster than they can be read"
-
 
 class NoPinsError(Exception):
     """The coordinator's answer is not a page of pins."""
-
-    def __str__(self) -> str:
-        return "the coordinator's list of pins cannot be read"
 
 
 _OUTAGES = (RedisError, httpx2.HTTPError, OSError, PinsMovedError, NoPinsError)
@@ -237,7 +231,7 @@ class Room:
         for _ in range(_PINS_READINGS):
             if (pins := await self._read_pins(http)) is not None:
                 return pins
-        raise PinsMovedError
+        raise PinsMovedError("pins leave faster than they can be read")
 
     async def _read_pins(self, http: httpx2.AsyncClient) -> set[ChunkKey] | None:
         """All pages of pins; None if a pin was removed meanwhile: later pins move up, so some may be missing.
@@ -275,8 +269,8 @@ class Room:
 
 
 def connected(address: RedisAddress) -> Redis:
-    return Redis(
-        **address.connection(),
+    return Redis.from_url(
+        address.url(),
         decode_responses=True,
         encoding_errors="surrogateescape",  # as Python decodes file names; no chunk has such a key
         socket_connect_timeout=_ASK_SECONDS,
@@ -285,13 +279,14 @@ def connected(address: RedisAddress) -> Redis:
 
 
 def _page(answer: httpx2.Response) -> list[ChunkKey]:
+    """The page of pins. Raises NoPinsError for anything else, which must not pass for an empty page."""
     try:
         pins = answer.json()["pins"]
-        if isinstance(pins, list):  # anything else must not pass for an empty page
-            return [_pinned(entry["key"]) for entry in pins]
+        if not isinstance(pins, list):
+            raise TypeError
+        return [_pinned(entry["key"]) for entry in pins]
     except (ValueError, TypeError, KeyError) as error:
-        raise NoPinsError from error
-    raise NoPinsError
+        raise NoPinsError("the coordinator's list of pins cannot be read") from error
 
 
 def _pinned(key: dict[str, Any]) -> ChunkKey:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
+from typing import Final
 
+from cwm.adapters.local.query_engine import LocalQueryEngine
+from cwm.adapters.local.secret import signing_secrets
 from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
+from cwm.domain.cursor import Cursors
 from cwm.ports.engine import Engine
 from cwm.services.agents.agents import Agents
+from cwm.services.contents.cache import ContentCache
 from cwm.services.contents.contents import SharedContents
+from cwm.services.context.requests import ContextLimits
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.context.upkeep import ContextUpkeep
+from cwm.services.context.views import ContextViews
 from cwm.services.results.budget_ledger import Ledger
 from cwm.services.results.delivery import Delivery
 from cwm.services.results.query import QueryResult
+from cwm.services.results.query_slots import QuerySlots
 from cwm.services.results.references import ByReference
 from cwm.services.results.results import Results
 from cwm.services.results.savings import Savings
@@ -23,10 +32,10 @@ from cwm.services.results.token_drift import TokenDrift
 from cwm.services.upstreams.shared_answers import SharedAnswers
 from cwm.services.upstreams.tool_watch import ToolWatch
 from cwm.services.upstreams.upstreams import Upstreams
-from cwm.settings import Settings
+from cwm.settings import Context, Settings
 from cwm.wiring.foundation import Foundation
-from cwm.wiring.shared_context import shared_contents, shared_context
-from cwm.wiring.stored_results import query_result, stored_results
+
+_PATTERNS_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,8 @@ class AgentSide:
 
 def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> AgentSide:
     """``engine`` counts tokens exactly; ``token_drift`` compares our own count with it."""
-    clock, meter, shared = base.clock, base.meter, base.shared
+    clock, meter, shared, journal = base.clock, base.meter, base.shared, base.journal
+    context_settings, result_settings = settings.context, settings.stored_results
     session_seconds = settings.shared.agent_session_ttl_seconds
     agents = Agents(
         shared.agent_sessions,
@@ -56,10 +66,33 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
         clock,
         ttl_seconds=session_seconds,
         limit=settings.shared.agent_session_limit,
-        foreign=partial(base.journal.foreign, what="agent_session"),
+        foreign=partial(journal.foreign, what="agent_session"),
     )
-    contents = shared_contents(settings, shared, base.audit, meter, clock)
-    context = shared_context(settings, shared, contents, meter, clock, base.tracer)
+    contents = SharedContents(
+        store=shared.contents,
+        cache=ContentCache(context_settings.memory_bytes(), context_settings.context_eviction),
+        changes=shared.changes,
+        audit=base.audit,
+        meter=meter,
+        clock=clock,
+        compress_above=context_settings.context_compress_bytes,
+        quota_bytes=context_settings.quota_bytes(),
+    )
+    context = SharedContext(
+        index=shared.context,
+        contents=contents,
+        views=ContextViews(shared.context, bytes_for_keys(context_settings), contents.cache.reserve),
+        changes=shared.changes,
+        meter=meter,
+        clock=clock,
+        limits=ContextLimits(
+            value_bytes=context_settings.context_value_kb * 1024,
+            versions=context_settings.context_versions,
+            snapshots=context_settings.context_snapshots,
+        ),
+        quota_bytes=context_settings.quota_bytes(),
+        tracer=base.tracer,
+    )
     connector = SdkConnector(base.tracer, link_local=settings.security.allow_link_local)
     upstreams = Upstreams(
         connector=connector,
@@ -72,7 +105,17 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
     )
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine=engine, meter=meter, share=settings.tokens.token_drift_share)
-    results = stored_results(settings, shared, contents, token_counter, base.journal)
+    results = Results(
+        records=shared.results,
+        contents=contents,
+        tokens=token_counter,
+        cursors=Cursors(signing_secrets(settings.isolation)),
+        clock=clock,
+        quota_bytes=result_settings.quota_bytes(),
+        cursor_ttl=timedelta(seconds=result_settings.cursor_ttl_seconds),
+        journal=journal,
+        whole_bytes=result_settings.whole_bytes(),
+    )
     return AgentSide(
         agents=agents,
         contents=contents,
@@ -96,7 +139,17 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
             savings=Savings(meter),
             budgets=settings.budgets,
         ),
-        by_reference=ByReference(results=results, journal=base.journal),
-        query_result=query_result(settings, results),
+        by_reference=ByReference(results=results, journal=journal),
+        query_result=QueryResult(
+            results=results,
+            engine=LocalQueryEngine(),
+            jmespath_slots=QuerySlots(result_settings.queries_at_once, result_settings.query_wait_seconds),
+            pattern_slots=QuerySlots(_PATTERNS_AT_ONCE, result_settings.query_wait_seconds),
+        ),
         answers=SharedAnswers(context=context, upstreams=upstreams, policies=settings.budgets.policies),
     )
+
+
+def bytes_for_keys(context: Context) -> int:
+    """At most half of the memory holds the list of keys; the rest holds their values."""
+    return context.memory_bytes() // 2

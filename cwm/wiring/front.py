@@ -37,6 +37,6 @@ def _is_wildcard(host: str) -> bool:
         return False
 
 
-async def hide_secrets(settings: Settings) -> None:
+def hide_secrets(settings: Settings) -> None:
     """Mask the secrets of these settings in every log line. Secrets of earlier settings stay masked."""
     HIDDEN.hide(settings.secrets())

@@ -47,34 +47,34 @@ class Drain:
 @asynccontextmanager
 async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterator[None]:
     """Open the parts and run the background tasks, for every face; on exit let running work finish."""
-    await hide_secrets(settings)
+    hide_secrets(settings)
     async with parts.close():
         await require_schema(settings, parts)
-        await parts.replicas.beat()
-        await parts.upstreams.configure(settings.upstreams)
+        await parts.base.replicas.beat()
+        await parts.agent_side.upstreams.configure(settings.upstreams)
         if settings.upstreams:
             # Loading the vocabulary blocks everything else, so it happens before the first call.
-            await asyncio.to_thread(parts.token_counter.load)
+            await asyncio.to_thread(parts.agent_side.token_counter.load)
         upkeep = [
-            asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
+            asyncio.create_task(parts.engine_side.directory.watch(_WATCH_SECONDS)),
             asyncio.create_task(parts.services.inspect.watch(_HEALTH_SECONDS)),
-            asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
-            asyncio.create_task(parts.shared.read()),
-            asyncio.create_task(parts.agents.sweep()),
-            asyncio.create_task(parts.context_upkeep.run()),
+            asyncio.create_task(parts.upkeep.reconcile.run(settings.retention.reconcile_seconds)),
+            asyncio.create_task(parts.base.shared.read()),
+            asyncio.create_task(parts.agent_side.agents.sweep()),
+            asyncio.create_task(parts.agent_side.context_upkeep.run()),
             asyncio.create_task(parts.services.results.sweep()),
-            asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
-            asyncio.create_task(parts.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
-            asyncio.create_task(watch_event_loop(parts.meter.event_loop_lag)),
+            asyncio.create_task(parts.upkeep.watchdog.watch(settings.verification.watchdog_seconds)),
+            asyncio.create_task(parts.base.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
+            asyncio.create_task(watch_event_loop(parts.base.meter.event_loop_lag)),
             asyncio.create_task(_reload(settings, parts)),
         ]
-        living = [asyncio.create_task(parts.limits.running.keep())]
+        living = [asyncio.create_task(parts.base.limits.running.keep())]
         try:
             yield
         finally:
             drain.begin()
             # Without a heartbeat other gateways would take over the work that still runs here, and reuse its places.
-            living.append(asyncio.create_task(parts.replicas.beat_on()))
+            living.append(asyncio.create_task(parts.base.replicas.beat_on()))
             # Each step runs even if an earlier one failed, so that a failed part does not abort running work.
             async with AsyncExitStack() as stopping:
                 stopping.push_async_callback(_leave, parts)
@@ -85,24 +85,20 @@ async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
 
 async def require_schema(settings: Settings, parts: Parts) -> None:
     """Create the schema in an empty SQLite file; refuse any other unknown schema."""
-    if settings.database.database_url is None and await schema.is_empty(parts.database):
+    if settings.database.database_url is None and await schema.is_empty(parts.base.database):
         await schema.upgrade(settings.database.url())
-    await schema.require_current(parts.database)
+    await schema.require_current(parts.base.database)
 
 
 async def _reload(settings: Settings, parts: Parts) -> None:
     """Apply changes of the configuration file that the settings were read from."""
 
-    async def apply(new: Settings) -> None:
-        for reconfigure in parts.reconfigure:
-            await reconfigure(new)
-
     def on_outcome(outcome: ReloadOutcome) -> None:
-        parts.meter.event(f"config_reload_{outcome}")
+        parts.base.meter.event(f"config_reload_{outcome}")
 
     if settings.reading is not None:
         config, environ = settings.reading.config, settings.reading.environ
-        await watch(settings, apply, environ=environ, config=config, on_outcome=on_outcome)
+        await watch(settings, parts.reconfigure, environ=environ, config=config, on_outcome=on_outcome)
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -119,19 +115,19 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
 
 async def _leave(parts: Parts) -> None:
     with contextlib.suppress(CwmError):
-        await parts.audit_upkeep.checkpoint()
+        await parts.base.audit_upkeep.checkpoint()
     with contextlib.suppress(CwmError):
-        await parts.replicas.leave()
+        await parts.base.replicas.leave()
 
 
 async def _finish(parts: Parts, drain: Drain) -> None:
-    await parts.pass_through.drain(drain.seconds_left)
+    await parts.engine_side.pass_through.drain(drain.seconds_left)
     try:
         async with asyncio.timeout(drain.seconds_left):
             await parts.services.generate.settle()
             # A quarantine freezes its window again, so it is settled before the freezes.
             await parts.services.thaw.settle()
             await parts.services.freeze.settle()
-            await parts.watchdog.settle()
+            await parts.upkeep.watchdog.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=drain.seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from cwm.adapters.limits.counts import LimitsRequestCounts
@@ -30,10 +29,10 @@ def build_limits(
     meter: Meter,
     clock: Clock,
 ) -> Limits:
-    """``client`` reaches the shared store and never retries a command. By default only a single user on loopback has no limits."""
+    """``client`` reaches the shared store and never retries a command."""
     counts, running = _store(client)
     return Limits(
-        rules=_rules(settings, identity),
+        rules=limit_rules(settings, identity),
         counts=counts,
         running=running,
         store=CountStore(refuse=settings.limits.rate_limit_on_failure == "refuse", meter=meter, clock=clock),
@@ -43,16 +42,8 @@ def build_limits(
     )
 
 
-def set_limits(limits: Limits, identity: Identity) -> Callable[[Settings], Awaitable[None]]:
-    """Apply changed limits while the gateway runs. Counts are kept."""
-
-    async def configure(settings: Settings) -> None:
-        limits.rules = _rules(settings, identity)
-
-    return configure
-
-
-def _rules(settings: Settings, identity: Identity) -> LimitRules:
+def limit_rules(settings: Settings, identity: Identity) -> LimitRules:
+    """By default only a single user on loopback has no limits."""
     authenticated = not isinstance(identity, LocalIdentity)
     others = authenticated or not on_loopback(settings.http.host)
     return settings.limits.rules(shared_with_others=others, users_known=authenticated)

@@ -57,9 +57,9 @@ async def opened(folder: Path, store: str) -> AsyncIterator[Parts]:
     )
     parts = build_parts(settings)
     async with parts.close():
-        if await schema.is_empty(parts.database):
+        if await schema.is_empty(parts.base.database):
             await schema.upgrade(settings.database.url())
-        reading = asyncio.create_task(parts.shared.read())
+        reading = asyncio.create_task(parts.base.shared.read())
         try:
             with _settled():
                 yield parts
@@ -118,7 +118,7 @@ async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
         for number in range(count):
             await _set(context, texts, number, "fill")
             most = max(most, rss_mb())
-        cache = parts.contents.cache
+        cache = parts.agent_side.contents.cache
         return {
             "seconds": round(time.perf_counter() - began, 3),
             "rss_mb": round(rss_mb() - before, 1),

@@ -95,7 +95,7 @@ async def servers_of(parts: Parts) -> list[int]:
     def read(connection: Connection) -> list[int]:
         return [] if connection.dialect.name == "sqlite" else list(connection.execute(working).scalars())
 
-    return await parts.database.read(read)
+    return await parts.base.database.read(read)
 
 
 @asynccontextmanager
@@ -218,7 +218,9 @@ async def plans(parts: Parts, count: int) -> list[tuple[str, str]]:
         with _statements() as statements:
             await parts.services.browse.windows(WHO, case.query)
         for statement, parameters in statements:
-            plan_texts.append((case.name, await parts.database.read(partial(_plan, statement, parameters))))
+            plan_texts.append(
+                (case.name, await parts.base.database.read(partial(_plan, statement, parameters)))
+            )
     return plan_texts
 
 

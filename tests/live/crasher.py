@@ -109,7 +109,7 @@ async def _run(order: dict[str, Any], steps: _Steps) -> None:
     ):
         parts = build_parts(loaded)
     async with parts.close():
-        await parts.directory.identity()
+        await parts.engine_side.directory.identity()
         steps.counting = True
         operation = getattr(parts.services, order["operation"])
         await operation(Principal(loaded.isolation.tenant, "agent"), *order["arguments"])

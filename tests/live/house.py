@@ -38,8 +38,8 @@ class House:
         ids = ids or words(200)
         session_id = f"s_{uuid4().hex[:10]}"
         await self.parts.services.open_session(AGENT, session_id)
-        await self.parts.registry.record_turn(
-            "acme", session_id, ids, self.parts.reconcile.journal.clock.now()
+        await self.parts.base.registry.record_turn(
+            "acme", session_id, ids, self.parts.upkeep.reconcile.journal.clock.now()
         )
         return session_id, ids
 
@@ -50,14 +50,14 @@ class House:
         return name, ids
 
     async def reconciled(self) -> None:
-        steps = await self.parts.reconcile()
+        steps = await self.parts.upkeep.reconcile()
         assert steps is not None
         assert [step for step in steps if step.outcome is not StepOutcome.DONE] == []
-        assert await self.parts.reconcile() == []
+        assert await self.parts.upkeep.reconcile() == []
 
     async def agree(self) -> None:
         """Registry, pins and chunks say the same, and nobody is at anything."""
-        registry, kv_tier = self.parts.registry, self.parts.kv_tier
+        registry, kv_tier = self.parts.base.registry, self.parts.engine_side.kv_tier
         assert await registry.intents_of_every_tenant() == []
         for salt in await registry.salts_of_every_tenant():
             assert await kv_tier.pins(salt) == await registry.pinned_chunks_of_every_tenant(salt)
@@ -66,13 +66,13 @@ class House:
             assert await self.is_whole(window)
 
     async def windows(self) -> list[Window]:
-        return (await self.parts.registry.windows("acme", WindowQuery(limit=100))).windows
+        return (await self.parts.base.registry.windows("acme", WindowQuery(limit=100))).windows
 
     async def is_whole(self, window: Window) -> bool:
-        snapshot = await self.parts.registry.snapshot(window.tenant, window.snapshot_id)
+        snapshot = await self.parts.base.registry.snapshot(window.tenant, window.snapshot_id)
         prefix = Prefix(fitting(snapshot.token_ids, window.identity), window.cache_salt, window.identity)
-        await self.parts.kv_tier.drop_l1(prefix.key)
-        back = await self.parts.kv_tier.prefetch(prefix.key)
+        await self.parts.engine_side.kv_tier.drop_l1(prefix.key)
+        back = await self.parts.engine_side.kv_tier.prefetch(prefix.key)
         return back.complete and back.total == window.block_count
 
     async def stored(self, hashes: list[str]) -> int:

@@ -44,7 +44,7 @@ async def session_of(cwm: House, chunk: int, over: int) -> tuple[str, int]:
 
 async def computed(cwm: House) -> float:
     """Prompt tokens that vLLM did not have, by its own count."""
-    return (await cwm.parts.engine.counters()).prompt_tokens_by_source["local_compute"]
+    return (await cwm.parts.engine_side.engine.counters()).prompt_tokens_by_source["local_compute"]
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -60,7 +60,7 @@ async def test_a_freeze_has_nothing_computed_and_the_thaw_continues_token_for_to
 
     resident = await cwm.parts.services.thaw(AGENT, frozen.window.name)
     uninterrupted = await says(cwm, resident.session.id, " so", 16)
-    ids = await cwm.parts.registry.session_tokens("acme", resident.session.id)
+    ids = await cwm.parts.base.registry.session_tokens("acme", resident.session.id)
     async with asyncio.timeout(30):
         # Deleted on its way into the cache, its block after the window's would still arrive.
         while await cwm.stored(chunk_hashes(ids[:-1], chunk)[-1:]) < len(LOWER_TIERS):
@@ -77,7 +77,7 @@ async def test_what_proves_a_window_leaves_nothing_behind_it_in_the_cache(
     cwm: House, live_engine: LiveEngine
 ) -> None:
     session, token_count = await session_of(cwm, live_engine.chunk_size, 0)
-    ids = await cwm.parts.registry.session_tokens("acme", session)
+    ids = await cwm.parts.base.registry.session_tokens("acme", session)
     *whole, last = chunk_hashes(ids, live_engine.chunk_size)
 
     frozen = await cwm.parts.services.freeze(AGENT, session, f"w-{uuid4().hex}")
@@ -85,7 +85,7 @@ async def test_what_proves_a_window_leaves_nothing_behind_it_in_the_cache(
     thawed = await cwm.parts.services.thaw(AGENT, frozen.window.name)
     assert thawed.receipt.evidence.verification is Verification.EXACT
     assert thawed.receipt.tokens_recomputed == live_engine.chunk_size
-    while await cwm.parts.kv_tier.storing():
+    while await cwm.parts.engine_side.kv_tier.storing():
         pass
 
     assert token_count == len(ids)

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from cwm.transport.http.description import description
+from cwm.transport.endpoints.description import description
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
 

@@ -53,12 +53,12 @@ async def test_a_freeze_killed_at_any_step_is_whole_or_never_was(killed: Crasher
         kill(killed, home, step, "freeze", session, f"frozen-{step}")
         await home.reconciled()
         await home.agree()
-        window = await home.parts.registry.window("acme", f"frozen-{step}")
-        record = await home.parts.registry.session("acme", session)
+        window = await home.parts.base.registry.window("acme", f"frozen-{step}")
+        record = await home.parts.base.registry.session("acme", session)
         assert record is not None
         assert record.state is (SessionState.ACTIVE if window is None else SessionState.FROZEN)
-        assert await home.parts.registry.session_tokens("acme", session) == tuple(ids)
-    assert await home.parts.registry.window("acme", kept) is not None
+        assert await home.parts.base.registry.session_tokens("acme", session) == tuple(ids)
+    assert await home.parts.base.registry.window("acme", kept) is not None
 
 
 async def test_a_clone_killed_at_any_step_is_whole_or_never_was(killed: Crasher, home: House) -> None:
@@ -81,11 +81,11 @@ async def test_a_thaw_killed_at_any_step_leaves_a_session_or_nothing(killed: Cra
         kill(killed, home, step, "thaw", window, f"thawed-{step}")
         await home.reconciled()
         await home.agree()
-        session = await home.parts.registry.session("acme", f"thawed-{step}")
+        session = await home.parts.base.registry.session("acme", f"thawed-{step}")
         if session is not None:
             assert session.state is SessionState.THAWED
-            assert await home.parts.registry.session_tokens("acme", session.id) == tuple(ids)
-    assert await home.parts.registry.session("acme", f"thawed-{len(steps)}") is not None
+            assert await home.parts.base.registry.session_tokens("acme", session.id) == tuple(ids)
+    assert await home.parts.base.registry.session("acme", f"thawed-{len(steps)}") is not None
     again = await home.parts.services.thaw(AGENT, window)
     assert not again.partial
 
@@ -98,21 +98,21 @@ async def test_a_delete_killed_at_any_step_deletes_all_of_it_or_nothing(killed: 
     assert {"registry.remove_window", "lmcache.unpin", "lmcache.delete", "registry.end_intent"} <= set(steps)
     for step in range(1, len(steps) + 1):
         going, _ = await home.window([*base, *words(80)])
-        shared = {chunk.hash for chunk in await home.parts.registry.chunks("acme", kept)}
-        own = [c.hash for c in await home.parts.registry.chunks("acme", going) if c.hash not in shared]
+        shared = {chunk.hash for chunk in await home.parts.base.registry.chunks("acme", kept)}
+        own = [c.hash for c in await home.parts.base.registry.chunks("acme", going) if c.hash not in shared]
         assert own
         kill(killed, home, step, "delete", going)
         await home.reconciled()
         await home.agree()
-        if await home.parts.registry.window("acme", going) is None:
+        if await home.parts.base.registry.window("acme", going) is None:
             assert await home.stored(own) == 0
-    assert await home.parts.registry.window("acme", kept) is not None
+    assert await home.parts.base.registry.window("acme", kept) is not None
 
 
 async def test_a_window_that_is_not_guaranteed_has_no_pins(home: House) -> None:
     name, _ = await home.window(retention=Retention.BEST_EFFORT)
-    window = await home.parts.registry.window("acme", name)
+    window = await home.parts.base.registry.window("acme", name)
     assert window is not None
-    assert await home.parts.kv_tier.pins(window.cache_salt) == {}
+    assert await home.parts.engine_side.kv_tier.pins(window.cache_salt) == {}
     await home.reconciled()
     await home.agree()

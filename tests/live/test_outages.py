@@ -36,13 +36,13 @@ async def home(live_engine: LiveEngine, tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def record(home: House, name: str) -> Window:
-    window = await home.parts.registry.window("acme", name)
+    window = await home.parts.base.registry.window("acme", name)
     assert window is not None
     return window
 
 
 async def lose_files(home: House, window: Window) -> None:
-    for chunk in await home.parts.registry.chunks(window.tenant, window.name):
+    for chunk in await home.parts.base.registry.chunks(window.tenant, window.name):
         for path in home.disk.glob(f"*{chunk.hash}*"):
             path.unlink()
 
@@ -50,12 +50,12 @@ async def lose_files(home: House, window: Window) -> None:
 async def in_redis(home: House, window: Window) -> int:
     """How many of its blocks."""
     keys = [key.decode() async for key in home.redis.scan_iter(count=1000)]
-    chunks = await home.parts.registry.chunks(window.tenant, window.name)
+    chunks = await home.parts.base.registry.chunks(window.tenant, window.name)
     return sum(any(chunk.hash in key for key in keys) for chunk in chunks)
 
 
 async def actions(home: House) -> list[str]:
-    steps = await home.parts.reconcile()
+    steps = await home.parts.upkeep.reconcile()
     assert steps is not None
     assert {step.outcome for step in steps} <= {StepOutcome.DONE}
     return [step.action for step in steps]
@@ -84,7 +84,7 @@ async def test_after_a_loss_what_only_the_disk_still_has_is_stored_into_redis_ag
     name, _ = await home.window()
     kept = await record(home, name)
     await home.redis.flushall()
-    patrol = partial(home.parts.reconcile.patrol, 100, datetime.max.replace(tzinfo=UTC))
+    patrol = partial(home.parts.upkeep.reconcile.patrol, 100, datetime.max.replace(tzinfo=UTC))
     assert await patrol(dry_run=False) == []
     planned = await patrol(dry_run=True, after_loss=True)
     assert [(step.action, step.subject, step.outcome) for step in planned] == [
@@ -103,14 +103,14 @@ async def test_a_window_that_every_tier_lost_is_stored_again(home: House) -> Non
     lost = await record(home, name)
     await home.redis.flushall()
     await lose_files(home, lost)
-    dry = await home.parts.reconcile(dry_run=True)
+    dry = await home.parts.upkeep.reconcile(dry_run=True)
     assert dry is not None
     assert [(step.action, step.subject, step.outcome) for step in dry] == [
         ("store_again", name, StepOutcome.PLANNED)
     ]
     assert await actions(home) == ["store_again"]
     await home.agree()
-    snapshot = await home.parts.registry.snapshot("acme", lost.snapshot_id)
+    snapshot = await home.parts.base.registry.snapshot("acme", lost.snapshot_id)
     assert snapshot.token_ids == tuple(ids)
     assert not (await home.parts.services.thaw(AGENT, name)).partial
 
@@ -147,11 +147,11 @@ async def test_a_coordinator_that_lost_its_state_is_told_every_pin_again(
     state = live_engine.storage_path / "coordinator"
     with live_engine.held_down("coordinator"):
         _forget(state / "metadata.json")
-    assert await home.parts.kv_tier.pins(salt) == {}
-    dry = await home.parts.reconcile(dry_run=True)
+    assert await home.parts.engine_side.kv_tier.pins(salt) == {}
+    dry = await home.parts.upkeep.reconcile(dry_run=True)
     assert dry is not None
     assert {(step.action, step.outcome) for step in dry} == {("pin", StepOutcome.PLANNED)}
-    assert await home.parts.kv_tier.pins(salt) == {}
+    assert await home.parts.engine_side.kv_tier.pins(salt) == {}
     assert set(await actions(home)) == {"pin"}
     await home.agree()
 
@@ -160,7 +160,7 @@ async def test_pins_that_nobody_has_are_released(home: House) -> None:
     name, ids = await home.window()
     window = await record(home, name)
     prefix = Prefix(fitting(tuple(ids), window.identity), window.cache_salt, window.identity)
-    await home.parts.kv_tier.pin(prefix.key)
+    await home.parts.engine_side.kv_tier.pin(prefix.key)
     assert await actions(home) == ["unpin"]
     await home.agree()
 
@@ -178,12 +178,12 @@ async def test_what_cannot_be_done_while_the_coordinator_is_away_is_done_when_it
 ) -> None:
     name, _ = await home.window()
     window = await record(home, name)
-    hashes = [chunk.hash for chunk in await home.parts.registry.chunks("acme", name)]
-    owed = await home.parts.registry.remove_window(window, window.created_at, _debt(window, hashes))
+    hashes = [chunk.hash for chunk in await home.parts.base.registry.chunks("acme", name)]
+    owed = await home.parts.base.registry.remove_window(window, window.created_at, _debt(window, hashes))
     assert owed is not None
     with live_engine.held_down("coordinator"):
-        assert not await home.parts.reconcile.release(owed)
-        steps = await home.parts.reconcile()
+        assert not await home.parts.upkeep.reconcile.release(owed)
+        steps = await home.parts.upkeep.reconcile()
         assert steps is not None
         assert {step.outcome for step in steps} == {StepOutcome.POSTPONED}
     assert "release" in await actions(home)
@@ -211,15 +211,15 @@ async def test_a_freeze_outlives_a_postgres_that_dies_in_its_last_transaction(
 
         async with asyncio.timeout(60):
             # The first call may meet a connection of before the restart.
-            await home.parts.reconcile()
-            while await home.parts.registry.intents_of_every_tenant():
-                await home.parts.reconcile()
+            await home.parts.upkeep.reconcile()
+            while await home.parts.base.registry.intents_of_every_tenant():
+                await home.parts.upkeep.reconcile()
         await home.agree()
         assert (await record(home, "w")).durability is Durability.DURABLE
-        kept = await home.parts.registry.session("acme", session)
+        kept = await home.parts.base.registry.session("acme", session)
         assert kept is not None
         assert kept.state is SessionState.FROZEN
-        assert await home.parts.registry.session_tokens("acme", session) == tuple(ids)
+        assert await home.parts.base.registry.session_tokens("acme", session) == tuple(ids)
 
 
 async def _outcome(home: House, session: str, name: str) -> Any:

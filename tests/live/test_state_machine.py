@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
     async def everything(self, tenant: str) -> list[Any]:
         """All that is a tenant's: records, tokens, pins, and every value in the shared tier."""
         home = self.homes[tenant]
-        registry = home.parts.registry
+        registry = home.parts.base.registry
         found = await registry.windows(tenant, WindowQuery(limit=100))
         listed, total = found.windows, found.total
         sessions = await registry.sessions(tenant, None, 100)
@@ -110,7 +110,7 @@ class Machine(RuleBasedStateMachine):
             [(w.name, w.durability, w.pinned, w.snapshot_id, w.block_count) for w in listed],
             total,
             [(s.id, s.state, s.token_count, s.revision) for s in sessions],
-            [await home.parts.kv_tier.pins(salt) for salt in sorted(salts)],
+            [await home.parts.engine_side.kv_tier.pins(salt) for salt in sorted(salts)],
             [sorted([key async for key in home.redis.scan_iter(f"*{salt}")]) for salt in sorted(salts)],
         ]
 
@@ -124,7 +124,9 @@ class Machine(RuleBasedStateMachine):
     async def _filled(self, tenant: str, session: str, ids: list[int]) -> None:
         parts = self.homes[tenant].parts
         await parts.services.open_session(Principal(tenant, "agent"), session)
-        await parts.registry.record_turn(tenant, session, ids, parts.reconcile.journal.clock.now())
+        await parts.base.registry.record_turn(
+            tenant, session, ids, parts.upkeep.reconcile.journal.clock.now()
+        )
 
     @rule(tenant=_TENANT, pick=_PICK, retention=st.sampled_from(Retention))
     def freeze_a_session(self, tenant: str, pick: int, retention: Retention) -> None:
@@ -235,7 +237,9 @@ class Machine(RuleBasedStateMachine):
         await home.reconciled()
 
     async def _names(self, tenant: str) -> list[str]:
-        listed = (await self.homes[tenant].parts.registry.windows(tenant, WindowQuery(limit=100))).windows
+        listed = (
+            await self.homes[tenant].parts.base.registry.windows(tenant, WindowQuery(limit=100))
+        ).windows
         return [window.name for window in listed]
 
     @precondition(lambda self: any(model.made for model in self.models.values()))
@@ -253,7 +257,7 @@ class Machine(RuleBasedStateMachine):
 
     async def agrees(self, tenant: str, *, whole: bool) -> None:
         home, model = self.homes[tenant], self.models[tenant]
-        registry = home.parts.registry
+        registry = home.parts.base.registry
         sessions = await registry.sessions(tenant, None, 100)
         assert {s.id: s.state for s in sessions} == {s: state for s, (state, _) in model.sessions.items()}
         for session, (_, ids) in model.sessions.items():
@@ -267,7 +271,7 @@ class Machine(RuleBasedStateMachine):
                 assert await home.is_whole(window)
         for salt in {window.cache_salt for window in listed}:
             expected = await registry.pinned_chunks_of_every_tenant(salt)
-            assert await home.parts.kv_tier.pins(salt) == expected
+            assert await home.parts.engine_side.kv_tier.pins(salt) == expected
 
 
 def _one_of(names: list[str], pick: int) -> list[str]:

@@ -20,8 +20,8 @@ from cwm.domain.errors import StorageWriteError
 from cwm.domain.principal import Principal
 from cwm.domain.results import Part, PartKind, StoredResult
 from cwm.domain.tool_policy import ToolPolicy
-from cwm.ports.contents import Contents
 from cwm.ports.results import ResultRecords
+from cwm.services.contents.contents import SharedContents
 from cwm.services.results.results import Results
 from tests.services.context_of import replica
 from tests.services.replicas_of import HandClock
@@ -63,7 +63,7 @@ def part_of(body: str | bytes) -> Part:
     return Part(PartKind.TEXT, "text/plain", body.encode())
 
 
-def desk(records: ResultRecords, contents: Contents, clock: HandClock) -> Desk:
+def desk(records: ResultRecords, contents: SharedContents, clock: HandClock) -> Desk:
     cursors, ttl = Cursors([b"a secret"]), timedelta(seconds=600)
     return Desk(Results(records, contents, FourBytesAToken(), cursors, clock, None, ttl), clock)
 

@@ -122,5 +122,5 @@ async def test_a_gateway_with_the_largest_of_every_number_looks_after_what_it_ke
             kept = await parts.services.results.keep(ann, "echo", "a1", [part], policy)
             page = await parts.services.results.read(ann, budget_tokens=100, handle=kept.handle)
             assert page.text == "kept"
-            assert await parts.audit_upkeep.prune() == 0
-            assert await parts.reconcile.retain(dry_run=False) == []
+            assert await parts.base.audit_upkeep.prune() == 0
+            assert await parts.upkeep.reconcile.retain(dry_run=False) == []

@@ -46,7 +46,7 @@ class Watched:
 class FailingUpkeep(ContextUpkeep):
     def __init__(self, parts: Parts) -> None:
         super().__init__(
-            parts.services.shared_context, parts.shared.agent_sessions, parts.shared.changes, LONG
+            parts.services.shared_context, parts.base.shared.agent_sessions, parts.base.shared.changes, LONG
         )
         self.ran = asyncio.Event()
 
@@ -64,7 +64,9 @@ def settings(folder: Path, vllm_url: str = "http://127.0.0.1:9") -> Settings:
 
 
 def watched_parts(of: Settings, watched: Watched) -> Parts:
-    return replace(build_parts(of), pass_through=cast("PassThrough", watched))
+    parts = build_parts(of)
+    side = replace(parts.engine_side, pass_through=cast("PassThrough", watched))
+    return replace(parts, engine_side=side)
 
 
 @asynccontextmanager
@@ -115,7 +117,7 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
         of = settings(tmp_path, vllm.url)
         watched = Watched()
         parts = watched_parts(of, watched)
-        leases, stop = SqlLeases(parts.database), asyncio.Event()
+        leases, stop = SqlLeases(parts.base.database), asyncio.Event()
 
         async def run() -> None:
             async with (
@@ -128,7 +130,7 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
         stop.set()
         async with asyncio.timeout(20):
             await watched.draining.wait()
-            me = parts.replicas.me
+            me = parts.base.replicas.me
             await leases.drop(f"replica:{me}", me)
             while await leases.seen(f"replica:{me}") is None:
                 pass
@@ -136,18 +138,18 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
             await gateway
         again = build_parts(of)
         async with again.close():
-            assert await SqlLeases(again.database).seen(f"replica:{me}") is None
+            assert await SqlLeases(again.base.database).seen(f"replica:{me}") is None
 
 
 async def test_what_fails_of_its_upkeep_takes_no_running_work_along(tmp_path: Path) -> None:
     watched, of = Watched(), settings(tmp_path)
     parts = watched_parts(of, watched)
     failing = FailingUpkeep(parts)
-    parts = replace(parts, context_upkeep=failing)
+    parts = replace(parts, agent_side=replace(parts.agent_side, context_upkeep=failing))
     with pytest.raises(ZeroDivisionError):
         async with running(of, parts, Drain(LONG, HandClock())):
             await failing.ran.wait()
     assert watched.draining.is_set()
     gone = build_parts(of)
     async with gone.close():
-        assert await SqlLeases(gone.database).seen(f"replica:{parts.replicas.me}") is None
+        assert await SqlLeases(gone.base.database).seen(f"replica:{parts.base.replicas.me}") is None

@@ -69,11 +69,11 @@ async def test_who_makes_up_a_session_for_each_call_is_refused_as_a_user_and_nob
     parts = build_parts(settings)
     async with parts.close():
         for made_up in range(600):
-            (await parts.limits.admit(Principal("acme", "ann"), f"session {made_up}"))()
-            await parts.limits.settle()
+            (await parts.base.limits.admit(Principal("acme", "ann"), f"session {made_up}"))()
+            await parts.base.limits.settle()
         with pytest.raises(RateLimitError) as refused:
-            await parts.limits.admit(Principal("acme", "ann"), "one more")
-        await parts.limits.admit(Principal("acme", "bob"), "session 1")
+            await parts.base.limits.admit(Principal("acme", "ann"), "one more")
+        await parts.base.limits.admit(Principal("acme", "bob"), "session 1")
     assert refused.value.context["level"] == "principal"
 
 
@@ -105,7 +105,7 @@ async def test_a_request_is_counted_once_also_when_the_stores_answer_is_lost(
         )
         parts = build_parts(settings)
         async with parts.close():
-            await parts.limits.admit(Principal("acme", "ann"), "a")
+            await parts.base.limits.admit(Principal("acme", "ann"), "a")
     client = connect(redis_url)
     counted = [await client.get(key) async for key in client.scan_iter("*cwm:limit*")]
     await client.aclose()

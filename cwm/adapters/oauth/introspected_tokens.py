@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ _Claims = Mapping[str, Any]
 _Cache = OrderedDict[bytes, tuple[float, _Claims]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class IntrospectedTokens:
     """Caches a token's claims for ``cache_seconds``; expiry and audience are checked on every use.
 
@@ -32,32 +34,23 @@ class IntrospectedTokens:
     the limit gets CWM-5005 and may try again.
     """
 
-    def __init__(
-        self,
-        url: str,
-        client: tuple[str, str],
-        fetch: Fetch,
-        expected: Expected,
-        clock: Clock,
-        cache_seconds: float,
-    ) -> None:
-        self._url = url
-        self._client = client
-        self._fetch = fetch
-        self._expected = expected
-        self._clock = clock
-        self._cache_seconds = cache_seconds
-        self._good: _Cache = OrderedDict()
-        self._bad: _Cache = OrderedDict()
-        self._requests: dict[bytes, asyncio.Task[_Claims]] = {}
-        self._requests_by_source: Counter[str | None] = Counter()
+    url: str
+    client: tuple[str, str]
+    fetch: Fetch
+    expected: Expected
+    clock: Clock
+    cache_seconds: float
+    _good: _Cache = field(default_factory=OrderedDict)
+    _bad: _Cache = field(default_factory=OrderedDict)
+    _requests: dict[bytes, asyncio.Task[_Claims]] = field(default_factory=dict)
+    _requests_by_source: Counter[str | None] = field(default_factory=Counter)
 
     async def checked(self, token: str) -> AccessToken:
         """Raises UnauthenticatedError, CWM-5005."""
         claims = await self._claims(token)
         if not _is_active(claims):
             raise UnauthenticatedError("The access token is unknown, revoked or expired.", why="inactive")
-        return self._expected.token(claims, self._clock.now(), issuer_required=False)
+        return self.expected.token(claims, self.clock.now(), issuer_required=False)
 
     async def aclose(self) -> None:
         await cancel_and_wait(*self._requests.values())
@@ -65,7 +58,7 @@ class IntrospectedTokens:
     async def _claims(self, token: str) -> _Claims:
         name = sha256(token.encode()).digest()
         entry = self._good.get(name) or self._bad.get(name)
-        if entry is not None and self._clock.monotonic() - entry[0] < self._cache_seconds:
+        if entry is not None and self.clock.monotonic() - entry[0] < self.cache_seconds:
             return entry[1]
         request = self._requests.get(name)
         if request is None:
@@ -85,12 +78,12 @@ class IntrospectedTokens:
     async def _ask(self, name: bytes, token: str) -> _Claims:
         form = {"token": token, "token_type_hint": "access_token"}
         try:
-            claims = await self._fetch.post(self._url, form, self._client)
+            claims = await self.fetch.post(self.url, form, self.client)
         finally:
             del self._requests[name]
         cache, other = (self._good, self._bad) if _is_active(claims) else (self._bad, self._good)
         other.pop(name, None)
-        cache[name] = self._clock.monotonic(), claims
+        cache[name] = self.clock.monotonic(), claims
         cache.move_to_end(name)
         while len(cache) > _MOST_REMEMBERED:
             cache.popitem(last=False)

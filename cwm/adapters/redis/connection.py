@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 import redis.asyncio as redis
@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cwm.adapters import certificates
-from cwm.domain.errors import CwmError, StorageReadError
+from cwm.domain.errors import CwmError, StorageReadError, StorageWriteError
 from cwm.ports.tracing import UNTRACED, Tracer
 
 _PATIENCE_SECONDS: Final = 3.0
@@ -55,16 +55,24 @@ def _connected(kind: type[redis.Redis], url: str, *, again: bool) -> redis.Redis
 
 async def ping(client: redis.Redis) -> None:
     """Raise CWM-4002 unless the shared store answers."""
-    async with told_as(StorageReadError, "The shared store does not answer."):
+    async with coded_errors(StorageReadError, "The shared store does not answer."):
         await client.ping()
 
 
 @asynccontextmanager
-async def told_as(error: type[CwmError], sentence: str) -> AsyncIterator[None]:
+async def coded_errors(error: type[CwmError], sentence: str) -> AsyncIterator[None]:
     """Raise ``error`` with ``sentence`` for a failure of Redis, whose own message is only the cause, for the log."""
     try:
         yield
-    except (RedisError, OSError) as away:
-        if (wrong := certificates.fault(away)) is not None:
-            sentence = f"The shared store {wrong}. Check CWM_SHARED_STORE_URL (or CWM_REDIS_URL)."
-        raise error(sentence) from away
+    except (RedisError, OSError) as failure:
+        if (fault := certificates.fault(failure)) is not None:
+            sentence = f"The shared store {fault}. Check CWM_SHARED_STORE_URL (or CWM_REDIS_URL)."
+        raise error(sentence) from failure
+
+
+def reading(what: str) -> AbstractAsyncContextManager[None]:
+    return coded_errors(StorageReadError, f"{what} cannot be read; try again soon.")
+
+
+def writing(what: str) -> AbstractAsyncContextManager[None]:
+    return coded_errors(StorageWriteError, f"{what} cannot be written; try again soon.")

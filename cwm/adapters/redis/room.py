@@ -14,14 +14,14 @@ async def shared_tier_room(url: str) -> SharedTierRoom:
     """The figures of ``INFO memory``. Raises CWM-5001 if Redis does not answer."""
     client = connect(url)
     try:
-        told = await client.info("memory")
+        info = await client.info("memory")
     except (RedisError, OSError) as error:
         how = certificates.fault(error) or "does not answer"
         raise EngineConnectionError(f"The Redis of CWM_REDIS_URL {how}.") from error
     finally:
         await client.aclose()
     return SharedTierRoom(
-        policy=told.get("maxmemory_policy"),
-        used_bytes=int(told.get("used_memory", 0)),
-        max_bytes=int(told.get("maxmemory", 0)) or None,
+        policy=info.get("maxmemory_policy"),
+        used_bytes=int(info.get("used_memory", 0)),
+        max_bytes=int(info.get("maxmemory", 0)) or None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -31,18 +32,7 @@ class SqlApiKeys:
 
     @writing
     def add(self, connection: Connection, key: ApiKey) -> None:
-        connection.execute(
-            insert(api_keys).values(
-                tenant=key.tenant,
-                key_id=key.key_id,
-                name=key.name,
-                scopes=spelled(key.scopes),
-                digest=key.digest,
-                created_at=key.created_at,
-                expires_at=key.expires_at,
-                revoked_at=key.revoked_at,
-            )
-        )
+        connection.execute(insert(api_keys).values({**asdict(key), "scopes": spelled(key.scopes)}))
 
     @glancing
     def find_of_every_tenant(self, connection: Connection, key_id: str) -> ApiKey | None:
@@ -65,13 +55,4 @@ class SqlApiKeys:
 
 
 def _of(row: Row[Any]) -> ApiKey:
-    return ApiKey(
-        row.tenant,
-        row.key_id,
-        row.name,
-        granted(row.scopes),
-        row.digest,
-        row.created_at,
-        row.expires_at,
-        row.revoked_at,
-    )
+    return ApiKey(**{**row._asdict(), "scopes": granted(row.scopes)})

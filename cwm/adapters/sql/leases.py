@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.clock import Now, now
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.rows import insert_into
 from cwm.adapters.sql.tables.gateways import leases
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.ports.clock import Clock
@@ -56,9 +56,8 @@ class SqlLeases:
 
 
 def _put(connection: Connection, name: str, holder: str, at: Now, free: ColumnElement[Any]) -> bool:
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     statement = (
-        dialect.insert(leases)
+        insert_into(connection, leases)
         .values(name=name, holder=holder, seen_at=at)
         .on_conflict_do_update(
             index_elements=["name"],

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from sqlalchemy import Column, Row, Table
+from sqlalchemy import Column, Connection, Row, Table
+from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.tables.audit import audit_log
 from cwm.adapters.sql.tables.gateways import intents
@@ -27,10 +28,6 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
     return tuple(table.c[field.name] for field in fields(noun))
 
 
-def _identity(values: dict[str, Any]) -> EngineIdentity:
-    return EngineIdentity(**values)
-
-
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
 AUDIT_RECORD: Final = tuple(audit_log.c)
@@ -41,11 +38,16 @@ _CONSTRUCTORS: Final[list[tuple[int, Callable[[Any], Any]]]] = [
         ("storage_tier", Tier),
         ("durability", Durability),
         ("retention", Retention),
-        ("identity", _identity),
+        ("identity", lambda values: EngineIdentity(**values)),
         ("tags", tuple),
     )
 ]
 """Constructors of a window's fields that are not plain values, by position in a row."""
+
+
+def insert_into(connection: Connection, table: Table) -> Any:
+    """An INSERT in the database's dialect, which can say what happens if there is such a row."""
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
 
 
 def at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:

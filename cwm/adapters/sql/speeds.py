@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.rows import insert_into
 from cwm.adapters.sql.tables.gateways import engine_speeds
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.speeds import Observation, Speeds
@@ -31,10 +31,9 @@ class SqlSpeeds:
         self, connection: Connection, engine: str, observations: Sequence[Observation], at: datetime
     ) -> Speeds:
         """Add observations. The first statement locks the row, so two gateways that add at once lose nothing."""
-        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
         row = engine_speeds.c.engine == engine
         empty = {"engine": engine, "content": Speeds().as_dict(), "updated_at": at}
-        connection.execute(dialect.insert(engine_speeds).values(empty).on_conflict_do_nothing())
+        connection.execute(insert_into(connection, engine_speeds).values(empty).on_conflict_do_nothing())
         query = select(engine_speeds.c.content).where(row).with_for_update()
         speeds = Speeds.from_dict(connection.execute(query).scalar_one()).plus(observations)
         connection.execute(update(engine_speeds).where(row).values(content=speeds.as_dict(), updated_at=at))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.failures import coded_errors
-from cwm.domain.errors import StorageReadError, StorageWriteError
+from cwm.domain.errors import CwmError, StorageReadError, StorageWriteError
 
 
 class _Records(Protocol):
@@ -23,65 +23,44 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def reading(
-    body: Callable[Concatenate[S, Connection, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Run the method in its own transaction, on a consistent view. Raises CWM-4002 if the database cannot be read."""
+class _Decorator(Protocol):
+    """Makes a method that takes a connection one that opens the transaction itself."""
 
-    @wraps(body)
-    async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with coded_errors(StorageReadError):
-            return await self.database.read(_work(body, self, *args, **kwargs))
-
-    return transaction
+    def __call__(
+        self, body: Callable[Concatenate[S, Connection, P], T], /
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
 
 
-def glancing(
-    body: Callable[Concatenate[S, Connection, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """:func:`reading` for a method that finds one row by its key. Raises CWM-4002."""
+def _transaction(run: Callable[[Database], Callable[..., Any]], failure: type[CwmError]) -> _Decorator:
+    """``run`` chooses the database's method that runs the transaction; its failures become ``failure``."""
 
-    @wraps(body)
-    async def look(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with coded_errors(StorageReadError):
-            return await self.database.glance(_work(body, self, *args, **kwargs))
+    def decorate(
+        body: Callable[Concatenate[S, Connection, P], T], /
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        @wraps(body)
+        async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            def work(connection: Connection) -> T:
+                return body(self, connection, *args, **kwargs)
 
-    return look
+            # Traces name the work.
+            work.__qualname__ = body.__qualname__
+            with coded_errors(failure):
+                result: T = await run(self.database)(work)
+            return result
 
+        return transaction
 
-def writing(
-    body: Callable[Concatenate[S, Connection, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Run the method in its own transaction, which any exception rolls back. Raises CWM-4001."""
-
-    @wraps(body)
-    async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with coded_errors(StorageWriteError):
-            return await self.database.write(_work(body, self, *args, **kwargs))
-
-    return transaction
+    return decorate
 
 
-def writing_at_once(
-    body: Callable[Concatenate[S, Connection, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """:func:`writing` for a method that is a single statement on Postgres. Raises CWM-4001."""
+reading: Final = _transaction(lambda database: database.read, StorageReadError)
+"""Run the method in its own transaction, on a consistent view. Raises CWM-4002 if the database cannot be read."""
 
-    @wraps(body)
-    async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with coded_errors(StorageWriteError):
-            return await self.database.write_at_once(_work(body, self, *args, **kwargs))
+glancing: Final = _transaction(lambda database: database.glance, StorageReadError)
+""":data:`reading` for a method that finds one row by its key. Raises CWM-4002."""
 
-    return transaction
+writing: Final = _transaction(lambda database: database.write, StorageWriteError)
+"""Run the method in its own transaction, which any exception rolls back. Raises CWM-4001."""
 
-
-def _work(
-    body: Callable[Concatenate[S, Connection, P], T], records: S, /, *args: P.args, **kwargs: P.kwargs
-) -> Callable[[Connection], T]:
-    """The method as a function of the connection, with the method's name for traces."""
-
-    def work(connection: Connection) -> T:
-        return body(records, connection, *args, **kwargs)
-
-    work.__qualname__ = body.__qualname__
-    return work
+writing_at_once: Final = _transaction(lambda database: database.write_at_once, StorageWriteError)
+""":data:`writing` for a method that is a single statement on Postgres. Raises CWM-4001."""

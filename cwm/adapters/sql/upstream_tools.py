@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.rows import insert_into
 from cwm.adapters.sql.tables.upstream_tools import upstream_tools
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.upstream_tools import SeenTool, ToolVersion
@@ -33,15 +33,14 @@ class SqlUpstreamTools:
         keys = {each.version.key for each in known}
         new = [version for version in offered if version.key not in keys]
         if new:
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
             accepted_at = None if known else at
             connection.execute(
-                dialect.insert(upstream_tools).on_conflict_do_nothing(),
+                insert_into(connection, upstream_tools).on_conflict_do_nothing(),
                 [_row(upstream, version, at, accepted_at) for version in new],
             )
-        seen = [version for version in offered if version.key in keys]
-        if seen:
-            connection.execute(_OFFERED, [_offered(upstream, version, at) for version in seen])
+        unchanged = [version for version in offered if version.key in keys]
+        if unchanged:
+            connection.execute(_OFFERED, [_offered(upstream, version, at) for version in unchanged])
         if len(known) + len(new) > _MOST_VERSIONS:
             stale = (_tool.accepted_at.is_(None)) & (_tool.offered_at < at)
             connection.execute(delete(upstream_tools).where(_tool.upstream == upstream, stale))

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -73,72 +74,57 @@ class PrometheusMeter(RequestMetrics):
         registry = CollectorRegistry()
         super().__init__(registry)
         self._registry = registry
-        self._operations = Counter(
-            "cwm_operation", "Total operations", ["operation", "status"], registry=registry
-        )
-        self._durations = Histogram(
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._operations = counter("cwm_operation", "Total operations", ["operation", "status"])
+        self._durations = histogram(
             "cwm_operation_duration_ms",
             "Operation duration in milliseconds",
             ["operation"],
             buckets=_BUCKETS_MS,
-            registry=registry,
         )
         self._recent = _RecentDurations()
         registry.register(self._recent)
-        self._tokens = Counter(
-            "cwm_prompt_tokens", "Prompt tokens by the source of their KV", ["source"], registry=registry
-        )
-        self._results = Counter(
+        self._tokens = counter("cwm_prompt_tokens", "Prompt tokens by the source of their KV", ["source"])
+        self._results = counter(
             "cwm_result_tokens",
             "Tokens of tool results: had in all, delivered at once, read_later from the store",
             ["part"],
-            registry=registry,
         )
-        self._saved = Gauge(
+        self._saved = gauge(
             "cwm_result_tokens_saved",
             "Tokens of tool results that no agent received: had minus delivered minus read_later",
-            registry=registry,
         )
-        self._drift = Histogram(
+        self._drift = histogram(
             "cwm_token_drift",
             "Tokens of a sampled text in the served model's tokenizer per token that was counted",
             buckets=_BUCKETS_DRIFT,
-            registry=registry,
         )
-        self._sampled = Counter(
+        self._sampled = counter(
             "cwm_sampled_tokens",
             "Tokens of sampled texts as counted, and in the served model's tokenizer",
             ["by"],
-            registry=registry,
         )
-        self._events = Counter("cwm_events", "Events by name", ["event"], registry=registry)
-        self._looks = Counter(
-            "cwm_watchdog_checks", "Checks of the watchdog by outcome", ["outcome"], registry=registry
-        )
-        self._instances = Gauge(
+        self._events = counter("cwm_events", "Events by name", ["event"])
+        self._looks = counter("cwm_watchdog_checks", "Checks of the watchdog by outcome", ["outcome"])
+        self._instances = gauge(
             "cwm_watchdog_healthy",
             "Whether an LMCache instance returns what it stored, from the tier that is read first",
             ["instance"],
-            registry=registry,
         )
-        self._phases = Histogram(
+        self._phases = histogram(
             "cwm_thaw_phase_seconds",
             "Phases of thaws: prefetch into LMCache's L1, the engine's request, the replay of the canary",
             ["phase"],
             buckets=_BUCKETS_PHASE,
-            registry=registry,
         )
-        self._verified = Counter(
-            "cwm_verifications",
-            "Thaws by the outcome of their canary's replay",
-            ["outcome"],
-            registry=registry,
+        self._verified = counter(
+            "cwm_verifications", "Thaws by the outcome of their canary's replay", ["outcome"]
         )
-        self._lag = Histogram(
+        self._lag = histogram(
             "cwm_event_loop_lag_seconds",
             "Delay with which the event loop woke a task that runs twice a second",
             buckets=_BUCKETS_LAG,
-            registry=registry,
         )
         self._standing = StandingCollector()
         registry.register(self._standing)

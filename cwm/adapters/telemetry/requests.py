@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -16,82 +17,53 @@ class RequestMetrics:
     """The port :class:`cwm.ports.meter.RequestMeter`. Callers bound the labels' values; each series is looked up once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        http, mcp, tool = ["face", "route"], ["method"], ["tool"]
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
         self._http = _Series(
-            Counter(
+            counter(
                 "cwm_http_requests",
                 "HTTP requests that ended, by status class; left: the client disconnected before the response",
-                [*http, "status"],
-                registry=registry,
+                ["face", "route", "status"],
             )
         )
         self._http_seconds = _Series(
-            Histogram(
+            histogram(
                 "cwm_http_request_duration_seconds",
                 "Time from a request to the last byte of its response; without /mcp, whose streams stay open",
-                http,
-                buckets=_SECONDS,
-                registry=registry,
+                ["face", "route"],
             )
         )
         self._first_byte = _Series(
-            Histogram(
+            histogram(
                 "cwm_http_first_byte_seconds",
                 "Time from a request to the first byte of its response's body; of a stream, to its first token",
                 ["face"],
-                buckets=_SECONDS,
-                registry=registry,
             )
         )
-        self._http_now = _Series(
-            Gauge(
-                "cwm_http_requests_in_flight",
-                "HTTP requests in progress, including open streams",
-                http,
-                registry=registry,
-            )
-        )
+        in_flight = "HTTP requests in progress, including open streams"
+        self._http_now = _Series(gauge("cwm_http_requests_in_flight", in_flight, ["face", "route"]))
         self._mcp = _Series(
-            Counter(
+            counter(
                 "cwm_mcp_requests",
                 "MCP requests and notifications that ended, over HTTP or stdio",
-                [*mcp, "era", "outcome"],
-                registry=registry,
+                ["method", "era", "outcome"],
             )
         )
-        self._mcp_seconds = _Series(
-            Histogram(
-                "cwm_mcp_request_duration_seconds",
-                "Duration of MCP requests, without listening ones",
-                mcp,
-                buckets=_SECONDS,
-                registry=registry,
-            )
+        duration = "Duration of MCP requests, without listening ones"
+        self._mcp_seconds = _Series(histogram("cwm_mcp_request_duration_seconds", duration, ["method"]))
+        self._mcp_now = gauge(
+            "cwm_mcp_requests_in_flight", "MCP requests in progress, including listening ones"
         )
-        self._mcp_now = Gauge(
-            "cwm_mcp_requests_in_flight",
-            "MCP requests in progress, including listening ones",
-            registry=registry,
-        )
-        self._mcp_errors = _Series(
-            Counter("cwm_mcp_errors", "Errors sent to MCP clients, by code", ["code"], registry=registry)
-        )
+        self._mcp_errors = _Series(counter("cwm_mcp_errors", "Errors sent to MCP clients, by code", ["code"]))
         self._tools = _Series(
-            Counter(
+            counter(
                 "cwm_tool_calls",
                 "Tool calls that ended; all tools of an upstream are counted together as <upstream>_*",
-                [*tool, "era", "outcome"],
-                registry=registry,
+                ["tool", "era", "outcome"],
             )
         )
         self._tool_seconds = _Series(
-            Histogram(
-                "cwm_tool_call_duration_seconds",
-                "Duration of tool calls",
-                tool,
-                buckets=_SECONDS,
-                registry=registry,
-            )
+            histogram("cwm_tool_call_duration_seconds", "Duration of tool calls", ["tool"])
         )
 
     def http_begun(self, face: str, route: str) -> None:

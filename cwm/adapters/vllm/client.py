@@ -155,10 +155,7 @@ class VllmEngine:
         """Shield this call: its cancellation aborts the request, which can kill a vLLM that is loading KV."""
         body = wire.completion_body(generation, stream=False)
         with self._spans.generation(generation, stream=False) as span:
-            async with self._answer(
-                "POST", "/v1/completions", body, model=generation.model, span=span
-            ) as response:
-                content = await response.aread()
+            content = await self._read("POST", "/v1/completions", body, model=generation.model, span=span)
             completion = wire.understand(wire.completion, content, "/v1/completions")
             note_generation(span, completion)
         return completion
@@ -247,16 +244,16 @@ class VllmEngine:
     async def _tokenize(self, request: Mapping[str, Any]) -> TokenIds:
         body, model = json.dumps(request).encode(), request["model"]
         with self._spans.http("POST", "/tokenize") as span:
-            async with self._answer(
-                "POST", "/tokenize", body, model=model, again=True, span=span
-            ) as response:
-                content = await response.aread()
+            content = await self._read("POST", "/tokenize", body, model=model, again=True, span=span)
         return wire.understand(wire.token_ids, content, "/tokenize")
 
     async def _get(self, path: str) -> bytes:
         with self._spans.http("GET", path) as span:
-            async with self._answer("GET", path, b"", again=True, span=span) as response:
-                return await response.aread()
+            return await self._read("GET", path, b"", again=True, span=span)
+
+    async def _read(self, method: str, path: str, body: bytes, **options: Any) -> bytes:
+        async with self._answer(method, path, body, **options) as response:
+            return await response.aread()
 
     @asynccontextmanager
     async def _answer(

@@ -149,23 +149,40 @@ def _object(content: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class BodyAnswer:
+class _Answer:
+    """What both forms of an answer know of its token ids."""
+
+    __slots__ = ("_hide_ids", "_ids", "_recorded", "begun", "ended")
+
+    def __init__(self, *, hide_ids: bool, recorded: bool) -> None:
+        self._ids = _Ids()
+        self._hide_ids = hide_ids
+        self._recorded = recorded
+        self.begun = False
+        self.ended = False
+
+    def token_ids(self) -> TokenIds | None:
+        return self._ids.together()
+
+    def usage(self) -> PromptUsage | None:
+        return self._ids.usage
+
+    def tokens(self) -> int:
+        return self._ids.count()
+
+
+class BodyAnswer(_Answer):
     """A response with one JSON body, passed on when it is complete.
 
     A large one whose ids nobody needs is passed on as it arrives. One that is ``recorded`` may have ``max_bytes``: CWM-1003.
     """
 
-    __slots__ = ("_chunks", "_hide_ids", "_ids", "_max_bytes", "_recorded", "_size", "_tail")
-
-    # Always False, so a body is read to its end: an aborted request leaves nothing to record.
-    begun = False
-    ended = False
+    __slots__ = ("_chunks", "_max_bytes", "_size", "_tail")
 
     def __init__(self, *, hide_ids: bool, recorded: bool = True, max_bytes: int = _MAX_BYTES) -> None:
+        # Neither begun nor ended before it is complete: an aborted request leaves nothing to record.
+        super().__init__(hide_ids=hide_ids, recorded=recorded)
         self._chunks: list[bytes] = []
-        self._ids = _Ids()
-        self._hide_ids = hide_ids
-        self._recorded = recorded
         self._max_bytes = max_bytes
         self._size = 0
         self._tail = b""
@@ -198,28 +215,15 @@ class BodyAnswer:
         self._chunks.clear()
         return content
 
-    def token_ids(self) -> TokenIds | None:
-        return self._ids.together()
 
-    def usage(self) -> PromptUsage | None:
-        return self._ids.usage
-
-    def tokens(self) -> int:
-        return self._ids.count()
-
-
-class StreamAnswer:
+class StreamAnswer(_Answer):
     """A response of server-sent events; each event is passed on when its last byte has arrived."""
 
-    __slots__ = ("_hide_ids", "_ids", "_pending", "_recorded", "begun", "ended")
+    __slots__ = ("_pending",)
 
     def __init__(self, *, recorded: bool, hide_ids: bool) -> None:
+        super().__init__(hide_ids=hide_ids, recorded=recorded)
         self._pending = b""
-        self._ids = _Ids()
-        self._recorded = recorded
-        self._hide_ids = hide_ids
-        self.begun = False
-        self.ended = False
 
     def feed(self, chunk: bytes) -> bytes:
         text = self._pending + chunk
@@ -234,15 +238,6 @@ class StreamAnswer:
     def finish(self) -> bytes:
         rest, self._pending = self._pending, b""
         return self._event(rest) if rest else b""
-
-    def token_ids(self) -> TokenIds | None:
-        return self._ids.together()
-
-    def usage(self) -> PromptUsage | None:
-        return self._ids.usage
-
-    def tokens(self) -> int:
-        return self._ids.count()
 
     def _event(self, event: bytes) -> bytes:
         data = _data_of(event)

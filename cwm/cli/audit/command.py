@@ -18,6 +18,7 @@ from cwm.cli.console import (
     FOUND_FAULTS,
     USAGE,
     Interrupts,
+    end_with_json,
     fail,
     load_settings,
     print_json,
@@ -29,7 +30,7 @@ from cwm.cli.gateway_client import JsonOption
 if TYPE_CHECKING:
     from cwm.domain.audit_chain import ChainKeys, Checkpoint
     from cwm.domain.audit_check import Verdict
-    from cwm.ports.audit import AuditFilter, AuditTrail
+    from cwm.ports.audit import AuditTrail
     from cwm.services.audit.sign import Signing
     from cwm.settings import Settings
 
@@ -157,7 +158,9 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the newest records, the latest first."""
-    criteria = _filter(since, until, event, subject, outcome)
+    from cwm.ports.audit import AuditFilter
+
+    criteria = AuditFilter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> list[dict[str, Any]]:
         chosen = await trail.tenants() if tenant is None else [tenant]
@@ -165,9 +168,7 @@ def list_(
         return [document_of(record) for record in records]
 
     documents = _on_trail(work)
-    if as_json:
-        print_json({"records": documents})
-        return
+    end_with_json({"records": documents}, as_json=as_json)
     print_table(
         ("WHEN", "TENANT", "NO.", "WHO", "EVENT", "OUTCOME", "ABOUT", "FROM"),
         [
@@ -201,7 +202,9 @@ def export(
     Each line has the record and its place in the chain. Records are read while they are written, so their number
     does not matter.
     """
-    criteria = _filter(since, until, event, subject, outcome)
+    from cwm.ports.audit import AuditFilter
+
+    criteria = AuditFilter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> None:
         for each in await trail.tenants() if tenant is None else [tenant]:
@@ -245,18 +248,6 @@ async def _opened(
         yield SqlAuditTrail(database, keys), keys
     finally:
         await database.dispose()
-
-
-def _filter(
-    since: datetime | None,
-    until: datetime | None,
-    event: str | None,
-    subject: str | None,
-    outcome: str | None,
-) -> AuditFilter:
-    from cwm.ports.audit import AuditFilter
-
-    return AuditFilter(since, until, event, subject, outcome)
 
 
 def _checkpoint(text: str) -> Checkpoint:

@@ -53,7 +53,7 @@ class Story:
 
     async def tell(self) -> DemoResult:
         parts = self.gateway.parts
-        identity = await parts.directory.identity()
+        identity = await parts.engine_side.directory.identity()
         session_id = await self._read(identity)
         session, window_ids = await self._recorded(session_id)
         reference = await self._uninterrupted(identity, session, window_ids)
@@ -109,14 +109,14 @@ class Story:
 
     async def _passage(self, model: str, module: str, budget: int) -> str:
         source = source_of(module)
-        ids = await self.gateway.parts.engine.tokenize(model, source, add_special_tokens=False)
+        ids = await self.gateway.parts.engine_side.engine.tokenize(model, source, add_special_tokens=False)
         return cut(source, budget / len(ids))
 
     async def _uninterrupted(
         self, identity: EngineIdentity, session: Session, window_ids: TokenIds
     ) -> Continuation:
         self.narrator.step("The uninterrupted run: the live engine goes on before anything is frozen")
-        engine = self.gateway.parts.engine
+        engine = self.gateway.parts.engine_side.engine
         prompt = window_ids + await Grow(engine).following(
             identity.model,
             [_user(FOLLOW_UP)],
@@ -147,7 +147,7 @@ class Story:
         self, identity: EngineIdentity, session: Session, window_ids: TokenIds, reference: Continuation
     ) -> None:
         """Delete from every tier the chunks that the uninterrupted run stored after the window's."""
-        kv_tier = self.gateway.parts.kv_tier
+        kv_tier = self.gateway.parts.engine_side.kv_tier
         longer = Prefix(
             reference.prompt_ids + reference.token_ids, self._salt(identity, session), identity
         ).key
@@ -204,7 +204,7 @@ class Story:
     async def _prefill(self, identity: EngineIdentity, window_ids: TokenIds) -> int:
         prefix = Prefix(window_ids, f"cwm1-demo-{uuid4().hex}", identity)
         started = time.perf_counter()
-        await self.gateway.parts.engine.complete(prefix.request())
+        await self.gateway.parts.engine_side.engine.complete(prefix.request())
         return _ms_since(started)
 
     async def _durable(self, name: str) -> bool:
@@ -214,14 +214,14 @@ class Story:
     async def _recorded(self, session_id: str) -> tuple[Session, TokenIds]:
         """The session and its exact token ids, from the gateway's own registry."""
         parts = self.gateway.parts
-        principal = await parts.identity.authenticate({})
-        session = await parts.registry.session(principal.tenant, session_id)
+        principal = await parts.base.access.identity.authenticate({})
+        session = await parts.base.registry.session(principal.tenant, session_id)
         if session is None:
             raise LookupError(f"the gateway forgot session {session_id}")
-        return session, await parts.registry.session_tokens(principal.tenant, session_id)
+        return session, await parts.base.registry.session_tokens(principal.tenant, session_id)
 
     def _salt(self, identity: EngineIdentity, session: Session) -> str:
-        return self.gateway.parts.directory.salt(session.tenant, session.salt_scope, identity)
+        return self.gateway.parts.engine_side.directory.salt(session.tenant, session.salt_scope, identity)
 
     async def _generate(self, session_id: str, message: str, max_tokens: int) -> dict[str, Any]:
         return await self._tool(

@@ -1,4 +1,4 @@
-"""Authentication: finds the principal that the credentials of a request belong to."""
+"""Authentication: finds the principal to whom the credentials of a request belong."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Authentication:
     def _tenant(self, claims: Mapping[str, Any]) -> str:
         if self.tenant_claim is None:
             return self.tenant
-        told = claims.get(self.tenant_claim)
-        if not isinstance(told, str) or not _TENANT.fullmatch(told):
+        tenant = claims.get(self.tenant_claim)
+        if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant):
             raise UnauthenticatedError(
                 f"The access token names no tenant: its claim {self.tenant_claim} must hold 1 to 64 letters, "
                 "digits, '_' and '-'.",
                 why="no_tenant",
             )
-        return told
+        return tenant
 
 
 def _credential(header: str | None) -> str:
@@ -82,10 +82,10 @@ def _credential(header: str | None) -> str:
         raise UnauthenticatedError("This needs an access token or an API key, as a bearer token.")
     if len(header) > MAX_CREDENTIAL_CHARACTERS:
         raise UnauthenticatedError("The credentials are too long.", why="oversized")
-    found = _BEARER.fullmatch(header)
-    if found is None:
+    match = _BEARER.fullmatch(header)
+    if match is None:
         raise UnauthenticatedError("The credentials are not one bearer token.", why="malformed")
-    return found[1]
+    return match[1]
 
 
 def _subject(token: AccessToken) -> str:
@@ -96,5 +96,5 @@ def _subject(token: AccessToken) -> str:
     raise UnauthenticatedError("The access token does not say who it is for.", why="no_subject")
 
 
-def _is_name(told: str) -> bool:
-    return 0 < len(told) <= _LONGEST_NAME and told.isprintable()
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_NAME and text.isprintable()

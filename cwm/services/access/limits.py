@@ -34,15 +34,15 @@ Release: TypeAlias = Callable[[], None]
 
 _PATIENCE_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 1.0
-_TELL_AGAIN_SECONDS: Final = 60.0
-_MOST_TOLD: Final = 1_000
+_RECORD_AGAIN_SECONDS: Final = 60.0
+_MOST_RECORDED: Final = 1_000
 _WHEN_A_PLACE_IS_FREE_SECONDS: Final = 1
 _WHEN_A_STREAM_HAS_ENDED_SECONDS: Final = 15
 
 
 @dataclass(slots=True)
 class CountStore:
-    """Asks the store of counts with a time limit of 0.5 s. After a failure it is not asked for a second.
+    """Asks the store of counts, for at most 0.5 s. For one second after a failure it does not ask again.
 
     Until it answers every request is allowed, or with ``refuse`` none.
     """
@@ -61,12 +61,12 @@ class CountStore:
         if self._away_until is None or self.clock.monotonic() >= self._away_until:
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
-                    said = await work()
+                    answer = await work()
             except (CwmError, TimeoutError):
                 self._lost()
             else:
                 self._found()
-                return said
+                return answer
         self.meter.event("limits_not_counted")
         if self.refuse:
             raise StorageReadError(
@@ -97,7 +97,7 @@ class Limits:
     meter: Meter
     clock: Clock
     _ending: BackgroundTasks = field(default_factory=BackgroundTasks)
-    _told: dict[str, float] = field(default_factory=dict)
+    _recorded_at: dict[str, float] = field(default_factory=dict)
     _listening: Counter[str] = field(default_factory=Counter)
 
     async def admit(
@@ -123,7 +123,8 @@ class Limits:
         else:
             full, release = await self._count(buckets), _nothing
         if isinstance(full, ConcurrencyLimit):
-            await self._refuse(principal, full.key, _too_many(full))
+            requests = f"requests at once for each {full.level}"
+            await self._refuse(principal, full.key, _too_many(full, requests, _WHEN_A_PLACE_IS_FREE_SECONDS))
         elif full is not None:
             bucket, wait = full
             await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
@@ -146,7 +147,9 @@ class Limits:
             yield
             return
         if self._listening[place.key] >= place.most:
-            await self._refuse(principal, place.key, _too_many_streams(place))
+            streams = f"open streams for each {place.level} and gateway"
+            error = _too_many(place, streams, _WHEN_A_STREAM_HAS_ENDED_SECONDS)
+            await self._refuse(principal, place.key, error)
         self._listening[place.key] += 1
         try:
             yield
@@ -184,18 +187,18 @@ class Limits:
         self, places: tuple[ConcurrencyLimit, ...], buckets: tuple[Bucket, ...]
     ) -> tuple[ConcurrencyLimit | tuple[Bucket, float] | None, Release]:
         request = uuid4().hex
-        taken = True
+        holds_places = True
         try:
             full = await self.store.ask(lambda: self.running.begin(request, places, buckets))
         except BaseException:
-            # It may have been heard, although the answer was not.
+            # The store may have counted it although its answer was lost.
             self._ending.start(self._end(request, places))
             raise
 
         def release() -> None:
-            nonlocal taken
-            if taken:
-                taken = False
+            nonlocal holds_places
+            if holds_places:
+                holds_places = False
                 self._ending.start(self._end(request, places))
 
         return full, release
@@ -208,17 +211,17 @@ class Limits:
 
     async def _refuse(self, principal: Principal, key: str, error: LimitError) -> None:
         self.meter.event(f"limited_{error.code.lower().replace('-', '_')}")
-        await self._write_down(principal, key, error)
+        await self._record(principal, key, error)
         raise error
 
-    async def _write_down(self, principal: Principal, key: str, error: LimitError) -> None:
+    async def _record(self, principal: Principal, key: str, error: LimitError) -> None:
         """Record a refusal once a minute for the same limit: a refused client may ask any number of times."""
         now = self.clock.monotonic()
-        if now - self._told.get(key, -_TELL_AGAIN_SECONDS) < _TELL_AGAIN_SECONDS:
+        if now - self._recorded_at.get(key, -_RECORD_AGAIN_SECONDS) < _RECORD_AGAIN_SECONDS:
             return
-        if len(self._told) >= _MOST_TOLD:
-            self._told.clear()
-        self._told[key] = now
+        if len(self._recorded_at) >= _MOST_RECORDED:
+            self._recorded_at.clear()
+        self._recorded_at[key] = now
         event = AuditEvent(
             timestamp=self.clock.now(),
             tenant=principal.tenant,
@@ -252,29 +255,20 @@ def _nothing() -> None:
 
 
 def _too_often(bucket: Bucket, wait: float, tool: str | None, of: str = "") -> LimitError:
-    told = {"limit": str(bucket.rate), "level": bucket.level.value}
+    context = {"limit": str(bucket.rate), "level": bucket.level.value}
     if tool is not None:
-        told["tool"] = tool[:128]
+        context["tool"] = tool[:128]
     return RateLimitError(
         f"Rate limit exceeded: {bucket.rate}{of and f' {of}'} for each {bucket.level}.",
         retry_after=wait,
-        **told,
+        **context,
     )
 
 
-def _too_many(place: ConcurrencyLimit) -> LimitError:
+def _too_many(place: ConcurrencyLimit, sentence: str, retry_after: float) -> LimitError:
     return ConcurrencyLimitError(
-        f"Concurrency limit exceeded: {place.most} requests at once for each {place.level}.",
-        retry_after=_WHEN_A_PLACE_IS_FREE_SECONDS,
-        limit=place.most,
-        level=place.level.value,
-    )
-
-
-def _too_many_streams(place: ConcurrencyLimit) -> LimitError:
-    return ConcurrencyLimitError(
-        f"Concurrency limit exceeded: {place.most} open streams for each {place.level} and gateway.",
-        retry_after=_WHEN_A_STREAM_HAS_ENDED_SECONDS,
+        f"Concurrency limit exceeded: {place.most} {sentence}.",
+        retry_after=retry_after,
         limit=place.most,
         level=place.level.value,
     )

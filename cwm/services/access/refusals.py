@@ -22,7 +22,7 @@ _MOST: Final = 60
 _MOST_OF_ONE: Final = 20
 _MOST_TENANTS: Final = 1_000
 _LONGEST: Final = 128
-# Of requests for another host or from another site's page: one log line and one event in this time for each kind.
+# Seconds between two records of requests that were refused for the same header.
 _HEADER_EVENT_SECONDS: Final = 10.0
 
 
@@ -43,6 +43,7 @@ class _Written:
         return True
 
 
+@dataclass(slots=True)
 class Refusals:
     """Writes ``security.access_denied`` to the audit log with a bounded rate; the metrics count every refusal.
 
@@ -52,18 +53,20 @@ class Refusals:
     begins with one.
     """
 
-    def __init__(self, audit: AuditLog, clock: Clock, meter: Meter, tenant: str) -> None:
-        self._audit = audit
-        self._clock = clock
-        self._meter = meter
-        self._tenant = tenant
-        self._began = clock.monotonic()
-        self._written: dict[str | None, _Written] = {}
+    audit: AuditLog
+    clock: Clock
+    meter: Meter
+    tenant: str
+    _began: float = field(init=False)
+    _written: dict[str | None, _Written] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock.monotonic()
 
     async def note(self, refused: SecurityError, where: str, principal: Principal | None = None) -> None:
         """Count and record a refusal. ``where`` is the face or the tool's name, never text of a stranger."""
         why = refused.why if isinstance(refused, UnauthenticatedError) else "insufficient_scope"
-        self._meter.event("access_denied")
+        self.meter.event("access_denied")
         if why == "no_credentials":
             return
         written = self._of(None if principal is None else principal.tenant)
@@ -75,11 +78,11 @@ class Refusals:
         if left_out := written.left_out:
             details["left_out"] = left_out
         with suppress(CwmError):
-            # What cannot be written down is refused all the same.
-            await self._audit.record(
+            # The request is refused even if this cannot be recorded.
+            await self.audit.record(
                 AuditEvent(
-                    self._clock.now(),
-                    self._tenant if principal is None else principal.tenant,
+                    self.clock.now(),
+                    self.tenant if principal is None else principal.tenant,
                     _NOBODY if principal is None else principal.subject,
                     _EVENT,
                     refused.code,
@@ -90,7 +93,7 @@ class Refusals:
             written.left_out = 0
 
     def _of(self, tenant: str | None) -> _Written:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if now - self._began >= _WINDOW_SECONDS:
             self._began = now
             gaps = {whose: each.left_out for whose, each in self._written.items() if each.left_out}
@@ -108,30 +111,30 @@ class EventLog(Protocol):
     def exception(self, event: str, **fields: object) -> object: ...
 
 
+@dataclass(slots=True)
 class HeaderRefusals:
     """Records ``security.request_refused``, requests refused for a header's value: at most once in ten seconds a header.
 
     The first is recorded at once; a later record has the number of refusals since.
     """
 
-    def __init__(self, audit: AuditLog, clock: Clock, tenant: str, log: EventLog) -> None:
-        self._audit = audit
-        self._clock = clock
-        self._tenant = tenant
-        self._log = log
-        self._counts: Counter[str] = Counter()
-        self._next: dict[str, float] = {}
+    audit: AuditLog
+    clock: Clock
+    tenant: str
+    log: EventLog
+    _counts: Counter[str] = field(default_factory=Counter)
+    _next: dict[str, float] = field(default_factory=dict)
 
     async def note(self, header: str, value: str) -> None:
         self._counts[header] += 1
-        if self._clock.monotonic() < self._next.get(header, 0.0):
+        if self.clock.monotonic() < self._next.get(header, 0.0):
             return
-        self._next[header] = self._clock.monotonic() + _HEADER_EVENT_SECONDS
+        self._next[header] = self.clock.monotonic() + _HEADER_EVENT_SECONDS
         count = self._counts.pop(header)
-        self._log.warning("request_refused", why=header, value=value, count=count)
+        self.log.warning("request_refused", why=header, value=value, count=count)
         event = AuditEvent(
-            timestamp=self._clock.now(),
-            tenant=self._tenant,
+            timestamp=self.clock.now(),
+            tenant=self.tenant,
             subject="unknown",
             event="security.request_refused",
             outcome=SecurityError.code,
@@ -139,6 +142,6 @@ class HeaderRefusals:
             details={"header": header, "value": value, "count": count},
         )
         try:
-            await self._audit.record(event)
+            await self.audit.record(event)
         except CwmError:
-            self._log.exception("audit_not_written", event_name=event.event)
+            self.log.exception("audit_not_written", event_name=event.event)

@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from cwm.background import BackgroundTasks
@@ -27,6 +28,7 @@ Farewell = Callable[[Mapping[str, str]], Awaitable[None]]
 _log = logging.getLogger("cwm.agents")
 
 
+@dataclass(slots=True, eq=False)
 class Agents:
     """The ContextManagers of this process, by (principal, agent session).
 
@@ -35,29 +37,22 @@ class Agents:
     with every principal who names another principal's agent session.
     """
 
-    def __init__(
-        self,
-        store: AgentSessions,
-        changes: Changes,
-        clock: Clock,
-        *,
-        ttl_seconds: float,
-        limit: int,
-        foreign: Callable[[Principal], Awaitable[None]] | None = None,
-    ) -> None:
-        self.store = store
-        self._changes = changes
-        self._clock = clock
-        self.ttl_seconds = ttl_seconds
-        self._limit = limit
-        self._managers: OrderedDict[_Key, ContextManager] = OrderedDict()
-        self._starting: dict[_Key, asyncio.Task[None]] = {}
-        self._closing = BackgroundTasks()
-        self._on_start: list[Hook] = []
-        self._on_end: list[Hook] = []
-        self._on_farewell: list[Farewell] = []
-        self._on_foreign = foreign
-        self._unsubscribe = changes.subscribe(self._hear)
+    store: AgentSessions
+    changes: Changes
+    clock: Clock
+    ttl_seconds: float
+    limit: int
+    foreign: Callable[[Principal], Awaitable[None]] | None = None
+    _managers: OrderedDict[_Key, ContextManager] = field(default_factory=OrderedDict)
+    _starting: dict[_Key, asyncio.Task[None]] = field(default_factory=dict)
+    _closing: BackgroundTasks = field(default_factory=BackgroundTasks)
+    _on_start: list[Hook] = field(default_factory=list)
+    _on_end: list[Hook] = field(default_factory=list)
+    _on_farewell: list[Farewell] = field(default_factory=list)
+    _unsubscribe: Callable[[], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._unsubscribe = self.changes.subscribe(self._hear)
 
     def __len__(self) -> int:
         return len(self._managers)
@@ -110,8 +105,8 @@ class Agents:
     async def known(self, principal: Principal, handle: str) -> str:
         """Check that ``handle`` is this principal's and return it. Raises AgentSessionNotFoundError."""
         if not await self.store.touch(handle, principal):
-            if self._on_foreign is not None and await self.store.alive(handle):
-                await self._on_foreign(principal)
+            if self.foreign is not None and await self.store.alive(handle):
+                await self.foreign(principal)
             raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
         return handle
 
@@ -125,7 +120,7 @@ class Agents:
         values = await self.store.recall(agent_session)
         is_local = (principal, agent_session) in self._managers
         ended = await self.store.end(agent_session)
-        await self._changes.publish(
+        await self.changes.publish(
             Change(ChangeKind.ENDED, agent_session=agent_session, tenant=principal.tenant)
         )
         if ended and not is_local:
@@ -159,7 +154,7 @@ class Agents:
 
     def close_idle(self) -> None:
         """Close agent sessions that have been idle for the TTL."""
-        cutoff = self._clock.monotonic() - self.ttl_seconds
+        cutoff = self.clock.monotonic() - self.ttl_seconds
         for key, manager in list(self._managers.items()):
             if manager.last_used > cutoff:
                 return
@@ -184,7 +179,7 @@ class Agents:
 
     def _use(self, manager: ContextManager) -> None:
         """Record a use; the dictionary is ordered by last use."""
-        manager.last_used = self._clock.monotonic()
+        manager.last_used = self.clock.monotonic()
         key = (manager.principal, manager.agent_session)
         if self._managers.get(key) is manager:
             self._managers.move_to_end(key)
@@ -202,7 +197,7 @@ class Agents:
             del self._starting[key]
 
     def _make_room(self) -> None:
-        if len(self._managers) < self._limit:
+        if len(self._managers) < self.limit:
             return
         for key, manager in self._managers.items():
             if manager.idle:
@@ -210,7 +205,7 @@ class Agents:
                 self._close_soon(manager, end=False)
                 return
         raise TooManyAgentSessionsError(
-            f"All {self._limit} agent sessions of this gateway are busy.", limit=self._limit
+            f"All {self.limit} agent sessions of this gateway are busy.", limit=self.limit
         )
 
     def _hear(self, change: Change) -> None:

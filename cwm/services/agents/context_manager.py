@@ -7,6 +7,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cwm.domain.errors import AgentSessionNotFoundError, CwmError
@@ -47,6 +48,7 @@ class AgentPart(ABC):
 P = TypeVar("P", bound=AgentPart)
 
 
+@dataclass(slots=True, eq=False)
 class ContextManager:
     """One agent session: its principal, whether it is in use, and the parts that other services attach.
 
@@ -55,37 +57,21 @@ class ContextManager:
     Once ended, it serves no further requests.
     """
 
-    __slots__ = (
-        "_busy",
-        "_closed",
-        "_ended",
-        "_on_use",
-        "_parts",
-        "agent_session",
-        "key",
-        "last_used",
-        "principal",
-        "store",
-    )
+    principal: Principal
+    agent_session: str | None
+    store: AgentSessions
+    on_use: Callable[[ContextManager], None] = lambda _: None
+    """Called after each request."""
+    key: str = field(init=False)
+    last_used: float = 0.0
+    _busy: int = 0
+    _closed: bool = False
+    _ended: bool = False
+    # Attached on first use: most of thousands of idle agent sessions need none.
+    _parts: tuple[AgentPart, ...] = ()
 
-    def __init__(
-        self,
-        principal: Principal,
-        agent_session: str | None,
-        store: AgentSessions,
-        on_use: Callable[[ContextManager], None] = lambda _: None,
-    ) -> None:
-        """``on_use`` is called after each request."""
-        self.principal = principal
-        self.agent_session = agent_session
-        self.key = state_key(principal, agent_session)
-        self.last_used = 0.0
-        self.store = store
-        self._on_use = on_use
-        self._busy = 0
-        self._closed = self._ended = False
-        # Attached on first use: most of thousands of idle agent sessions need none.
-        self._parts: tuple[AgentPart, ...] = ()
+    def __post_init__(self) -> None:
+        self.key = state_key(self.principal, self.agent_session)
 
     @property
     def idle(self) -> bool:
@@ -114,7 +100,7 @@ class ContextManager:
             yield self
         finally:
             self._busy -= 1
-            self._on_use(self)
+            self.on_use(self)
             if self._closed and not self._busy:
                 await self.close(end=False)
 

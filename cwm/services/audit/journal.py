@@ -67,18 +67,14 @@ class Journal:
                 raise
             finally:
                 self._describe(span, principal, session_id, window_name, details)
-                await self.audit.record(
-                    AuditEvent(
-                        timestamp=self.clock.now(),
-                        tenant=principal.tenant,
-                        subject=principal.subject,
-                        event=operation,
-                        outcome=outcome,
-                        session_id=session_id,
-                        window_name=window_name,
-                        severity=severity,
-                        details=details,
-                    )
+                await self.note(
+                    principal,
+                    operation,
+                    outcome,
+                    details,
+                    severity,
+                    session_id=session_id,
+                    window_name=window_name,
                 )
             await self._tell(principal, operation)
 
@@ -116,19 +112,32 @@ class Journal:
         field = error.context.get("field") or _FIELDS.get(type(error), "")
         details = {"where": where[:_MAX_CHARS], "field": field, "class": error.injection.value}
         with suppress(CwmError):
-            await self._note(principal, "security.injection", error.code, details)
+            await self.note(principal, "security.injection", error.code, details)
 
     async def foreign(self, principal: Principal, what: str, **fields: Any) -> None:
         """Record that a principal asked for another's object and was answered that it does not exist."""
         self.meter.event("isolation_violation")
         with suppress(CwmError):
-            await self._note(principal, "security.isolation_violation", "denied", {"what": what, **fields})
+            await self.note(principal, "security.isolation_violation", "denied", {"what": what, **fields})
 
     async def shared(self, principal: Principal, what: str, **fields: Any) -> None:
         """Record that a principal reads what another has shared. CWM-4001."""
-        await self._note(principal, "security.shared_access", "success", {"what": what, **fields})
+        await self.note(
+            principal, "security.shared_access", "success", {"what": what, **fields}, Severity.INFO
+        )
 
-    async def _note(self, principal: Principal, event: str, outcome: str, details: dict[str, Any]) -> None:
+    async def note(
+        self,
+        principal: Principal,
+        event: str,
+        outcome: str,
+        details: dict[str, Any],
+        severity: Severity = Severity.WARNING,
+        *,
+        session_id: str | None = None,
+        window_name: str | None = None,
+    ) -> None:
+        """Record an event of a principal, now. CWM-4001."""
         await self.audit.record(
             AuditEvent(
                 timestamp=self.clock.now(),
@@ -136,7 +145,9 @@ class Journal:
                 subject=principal.subject,
                 event=event,
                 outcome=outcome,
-                severity=Severity.INFO if outcome == "success" else Severity.WARNING,
+                session_id=session_id,
+                window_name=window_name,
+                severity=severity,
                 details=details,
             )
         )

@@ -21,22 +21,22 @@ class VerifyAudit:
     trail: AuditTrail
     keys: ChainKeys
 
-    async def __call__(self, tenant: str, kept: Sequence[Checkpoint] = ()) -> Verdict:
+    async def __call__(self, tenant: str, known_checkpoints: Sequence[Checkpoint] = ()) -> Verdict:
         """Verify the chain of ``tenant``, also while gateways extend it. CWM-4002.
 
-        ``kept``: checkpoints that were kept elsewhere; they need no signature, the one in the database does.
+        ``known_checkpoints``: checkpoints that were kept elsewhere; they need no signature, the one in the database does.
         """
         for _ in range(_LOOKS - 1):
             anchor = await self.trail.anchor(tenant)
-            verdict = await self._look(anchor, kept)
+            verdict = await self._look(anchor, known_checkpoints)
             # If the anchor moved, records were pruned meanwhile and are not missing: verify again.
             if verdict.whole or anchor == await self.trail.anchor(tenant):
                 return verdict
-        return await self._look(await self.trail.anchor(tenant), kept)
+        return await self._look(await self.trail.anchor(tenant), known_checkpoints)
 
-    async def _look(self, anchor: Anchor, kept: Sequence[Checkpoint]) -> Verdict:
+    async def _look(self, anchor: Anchor, known_checkpoints: Sequence[Checkpoint]) -> Verdict:
         tenant = anchor.tenant
-        points = [point for point in kept if point.tenant == tenant]
+        points = [point for point in known_checkpoints if point.tenant == tenant]
         stored, unsigned = await self.trail.checkpoint(tenant), []
         if stored is not None and self.keys.signed_checkpoint(stored):
             points.append(stored)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -27,37 +29,32 @@ DEFAULT_PRIORITY: Final = 5
 _LOADS: Final = 3
 
 
+@dataclass(slots=True, eq=False)
 class SharedContents:
-    """``cwm.ports.contents.Contents``: writes go to the shared store first, then to memory.
+    """Stores bytes under their SHA-256 for as long as somebody holds them: in the shared store first, then in memory.
+
+    A holder is any name that is unique in its tenant, such as ``result:<handle>``. Every method raises CWM-4001 or
+    CWM-4002 when the store is unavailable.
 
     Concurrent loads of one content share one load. Loaded contents are checked against their digest: one that does not
     match is dropped from the store, written to the audit log, counted, and never returned.
     """
 
-    def __init__(
-        self,
-        store: ContentStore,
-        cache: ContentCache,
-        changes: Changes,
-        audit: AuditLog,
-        meter: Meter,
-        clock: Clock,
-        *,
-        compress_above: int = 1024,
-        quota_bytes: int | None = None,
-    ) -> None:
-        self.store = store
-        self.cache = cache
-        self.loaded = 0
-        """How many loads asked the shared store."""
-        self._changes = changes
-        self._audit = audit
-        self._meter = meter
-        self._clock = clock
-        self._compress_above = compress_above
-        self._quota_bytes = quota_bytes
-        self._loading: dict[Key, asyncio.Task[bytes | None]] = {}
-        self.close = changes.subscribe(self._hear)
+    store: ContentStore
+    cache: ContentCache
+    changes: Changes
+    audit: AuditLog
+    meter: Meter
+    clock: Clock
+    compress_above: int = 1024
+    quota_bytes: int | None = None
+    loaded: int = 0
+    """How many loads asked the shared store."""
+    close: Callable[[], None] = field(init=False)
+    _loading: dict[Key, asyncio.Task[bytes | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.close = self.changes.subscribe(self._hear)
 
     async def keep(
         self,
@@ -68,20 +65,27 @@ class SharedContents:
         *,
         priority: int = DEFAULT_PRIORITY,
     ) -> str:
-        """As the port says. Memory keeps a higher ``priority`` (0 to 10) longer. CWM-4003 over the quota."""
+        """Store ``plain`` for ``holder`` until ``expires_at`` (None: for ever), and return its digest, 64 hex digits.
+
+        It returns once a crash cannot lose the bytes. Storing again for the same holder changes when its hold expires.
+        Memory keeps a higher ``priority`` (0 to 10) longer. CWM-4003 over the quota.
+        """
         digest = await aside(len(plain), lambda: digest_of(plain))
         key = (tenant, digest)
         if self.cache.facts(key) is not None and await self.store.hold(tenant, digest, holder, expires_at):
             self.cache.prolong(key, priority, _seconds(expires_at))
             return digest
-        stored = await aside(len(plain), lambda: stored_form(plain, self._compress_above))
-        await self.store.put(tenant, digest, stored, holder, expires_at, self._quota_bytes)
+        stored = await aside(len(plain), lambda: stored_form(plain, self.compress_above))
+        await self.store.put(tenant, digest, stored, holder, expires_at, self.quota_bytes)
         self._add(key, plain, stored, priority, expires_at)
         return digest
 
     async def to_store(self, plain: bytes) -> Bytes:
         """The bytes and quota to pass to a write of the context index, which stores the content with its keys."""
-        return await aside(len(plain), lambda: self._to_store(plain))
+        return await aside(
+            len(plain),
+            lambda: Bytes(digest_of(plain), stored_form(plain, self.compress_above), self.quota_bytes),
+        )
 
     def was_stored(
         self, tenant: str, plain: bytes, new: Bytes, priority: int, expires_at: datetime | None
@@ -94,7 +98,7 @@ class SharedContents:
             self._add(key, plain, new.stored, priority, expires_at)
 
     async def read(self, tenant: str, digest: str, *, priority: int = DEFAULT_PRIORITY) -> bytes | None:
-        """As the port says. ``priority`` counts if the content is not in memory yet."""
+        """The bytes; None when nobody holds them. ``priority`` counts if the content is not in memory yet."""
         key = (tenant, digest)
         if (plain := self.cache.plain(key, self._now())) is not None:
             return plain
@@ -106,17 +110,14 @@ class SharedContents:
         return await asyncio.shield(loading)
 
     async def let_go(self, tenant: str, digest: str, holder: str) -> None:
-        """As the port says. All replicas drop their copies if the content is deleted."""
+        """Remove the holder's hold. With the last one the bytes are deleted, and all replicas drop their copies."""
         if await self.store.release(tenant, digest, holder):
             await self.gone(tenant, digest)
 
     async def gone(self, tenant: str, digest: str) -> None:
         """The content left the store: all replicas drop their copies."""
         self.cache.drop((tenant, digest))
-        await self._changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
-
-    def _to_store(self, plain: bytes) -> Bytes:
-        return Bytes(digest_of(plain), stored_form(plain, self._compress_above), self._quota_bytes)
+        await self.changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
 
     def _add(self, key: Key, plain: bytes, stored: bytes, priority: int, expires_at: datetime | None) -> None:
         self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, _seconds(expires_at))
@@ -157,14 +158,14 @@ class SharedContents:
     async def _drop_damaged(self, key: Key, stored: bytes) -> bool:
         """False if another replica dropped it first, or it was stored again."""
         tenant, digest = key
-        self._meter.event("content_corrupted")
+        self.meter.event("content_corrupted")
         if not await self.store.drop(tenant, digest, stored):
             return False
         await self.gone(tenant, digest)
         with suppress(CwmError):
-            await self._audit.record(
+            await self.audit.record(
                 AuditEvent(
-                    timestamp=self._clock.now(),
+                    timestamp=self.clock.now(),
                     tenant=tenant,
                     subject="cwm",
                     event="content.drop",
@@ -189,7 +190,7 @@ class SharedContents:
             self._loading.pop(key, None)
 
     def _now(self) -> float:
-        return self._clock.now().timestamp()
+        return self.clock.now().timestamp()
 
 
 def _seconds(moment: datetime | None) -> float:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Final
 from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
-from cwm.domain.prefix import digest
+from cwm.domain.prefix import TokenIds, digest
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
-
-if TYPE_CHECKING:
-    from cwm.domain.prefix import TokenIds
 
 _PROBE_SALT: Final = "cwm1-probe"
 _PROBE_TEXT: Final = "CWM asks this engine who it is. "
@@ -31,6 +29,7 @@ _DIGEST_CHARS: Final = 16
 _START: Final = "start:"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class EngineDirectory:
     """Engine identities by model name.
 
@@ -38,15 +37,14 @@ class EngineDirectory:
     its own. With neither, stored KV is used only until the engine starts again: its weights may be others then.
     """
 
-    def __init__(self, engine: Engine, kv_tier: KvTier, *, secret: bytes, weights_digest: str) -> None:
-        self._engine = engine
-        self._kv_tier = kv_tier
-        self._secret = secret
-        self._weights_digest = weights_digest
-        self._known: dict[str, EngineIdentity] = {}
-        self._hardened: set[str] = set()
-        self._facts: KvTierFacts | None = None
-        self._lock = asyncio.Lock()
+    engine: Engine
+    kv_tier: KvTier
+    secret: bytes
+    weights_digest: str
+    _known: dict[str, EngineIdentity] = field(default_factory=dict)
+    _hardened: set[str] = field(default_factory=set)
+    _facts: KvTierFacts | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def identity(self, model: str | None = None) -> EngineIdentity:
         """The identity of ``model``, by default of the first model served. CWM-1003 if it is not served."""
@@ -63,7 +61,7 @@ class EngineDirectory:
         return identity
 
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
-        return derive_cache_salt(self._secret, f"{tenant}\x1f{salt_scope}", identity)
+        return derive_cache_salt(self.secret, f"{tenant}\x1f{salt_scope}", identity)
 
     async def cache_salt(self, tenant: str, salt_scope: str, model: str | None) -> str:
         """The salt of a scope on the engine that serves ``model`` now."""
@@ -96,7 +94,7 @@ class EngineDirectory:
         """
         while True:
             try:
-                await self._engine.health()
+                await self.engine.health()
             except CwmError:
                 self.forget()
             await asyncio.sleep(interval_seconds)
@@ -104,23 +102,23 @@ class EngineDirectory:
     async def _without_cache(self) -> bool:
         """Whether no LMCache is configured. One that does not answer yet still counts as configured."""
         try:
-            return self._facts is None and await self._kv_tier.facts() is None
+            return self._facts is None and await self.kv_tier.facts() is None
         except EngineConnectionError:
             return False
 
     async def _facts_now(self) -> KvTierFacts | None:
         try:
-            facts = await self._kv_tier.facts()
+            facts = await self.kv_tier.facts()
         except EngineConnectionError:
             return self._facts
         self._facts = facts or self._facts
         return facts
 
     async def _ask(self, model: str | None) -> EngineIdentity:
-        served = _choose(await self._engine.models(), model)
+        served = _choose(await self.engine.models(), model)
         facts = await self._facts_now()
         probe = await self._probe_ids(served, facts)
-        answer = await self._engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
+        answer = await self.engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
         attached = _attached(facts, served)
         if facts is not None and attached is None:
             # LMCache lists the model only after the probe has stored something.
@@ -131,32 +129,32 @@ class EngineDirectory:
             root=served.root,
             fingerprint=answer.fingerprint or "",
             max_model_len=served.max_model_len,
-            vllm_version=await self._engine.version(),
+            vllm_version=await self.engine.version(),
             chunk_size=facts.chunk_size if facts else None,
             block_size=attached.block_size if attached else None,
             hash_algorithm=facts.hash_algorithm if facts else None,
             world_size=attached.world_size if attached else 1,
             lmcache_version=facts.version if facts else None,
             weights_digest=await self._weights(answer, facts),
-            kv_dtype=await self._engine.kv_dtype(),
+            kv_dtype=await self.engine.kv_dtype(),
             tokenizer_digest=digest(
-                await self._engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
+                await self.engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
             )[:_DIGEST_CHARS],
-            template_digest=_text_digest(await self._engine.chat_template(served.id)),
+            template_digest=_text_digest(await self.engine.chat_template(served.id)),
         )
 
     async def _weights(self, answer: Completion, facts: KvTierFacts | None) -> str:
         """What stands for the weights: the engine's own digest, else the configured one, else the start of the engine."""
         if answer.weights:
             self._hardened.add(answer.weights)
-        weights = answer.weights or self._weights_digest
+        weights = answer.weights or self.weights_digest
         if weights or facts is None:
             return weights
-        return f"{_START}{await self._engine.started() or uuid4().hex}"
+        return f"{_START}{await self.engine.started() or uuid4().hex}"
 
     async def _probe_ids(self, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
         """Token ids for a probe of more than one chunk, which also starts LMCache's heartbeat in vLLM."""
-        ids = await self._engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
+        ids = await self.engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
         token_count = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
         return (ids * (token_count // len(ids) + 1))[:token_count]
 

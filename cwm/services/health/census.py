@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cwm.background import cancel_and_wait
@@ -104,22 +106,20 @@ class Census:
             self._stock = None
 
 
+@dataclass(slots=True)
 class _Question:
     """A query that runs once at a time, and again after ``seconds`` or ``rest`` times its duration, whichever is longer."""
 
-    def __init__(
-        self, ask: Callable[[], Coroutine[Any, Any, None]], clock: Clock, seconds: float, *, rest: float = 0.0
-    ) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._seconds = seconds
-        self._rest = rest
-        self._task: asyncio.Task[None] | None = None
-        self._due = clock.monotonic()
+    ask: Callable[[], Coroutine[Any, Any, None]]
+    clock: Clock
+    seconds: float
+    rest: float = 0.0
+    _task: asyncio.Task[None] | None = None
+    _due: float = -math.inf
 
     def running(self) -> asyncio.Task[None] | None:
         """The running query, started now if it is due; None while the last answer is still valid."""
-        if self._task is None and self._clock.monotonic() >= self._due:
+        if self._task is None and self.clock.monotonic() >= self._due:
             self._task = asyncio.create_task(self._run())
         return self._task
 
@@ -128,12 +128,12 @@ class _Question:
             await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
-        started = self._clock.monotonic()
+        started = self.clock.monotonic()
         try:
-            await self._ask()
+            await self.ask()
         except Exception:  # noqa: BLE001 - logged; the next look may go well
             _log.exception("a query for /metrics failed")
         finally:
-            ended = self._clock.monotonic()
-            self._due = ended + max(self._seconds, self._rest * (ended - started))
+            ended = self.clock.monotonic()
+            self._due = ended + max(self.seconds, self.rest * (ended - started))
             self._task = None

@@ -17,7 +17,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.engine import Counters, Engine
 from cwm.ports.kv_tier import KvTier, TierUsage
 from cwm.ports.registry import Registry
-from cwm.services.kv.reuse import Reuse, ReusedTokens
+from cwm.services.kv.reuse import Reuse, ReusedTokens, share_of
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import UpstreamHealth
 
@@ -159,8 +159,8 @@ class Inspect:
         if counters is None:
             return EngineStats(0.0, 0.0, 0, tiers)
         return EngineStats(
-            kv_hit_rate=_share(counters.external_hits, counters.external_queries),
-            prefix_hit_rate=_share(counters.prefix_hits, counters.prefix_queries),
+            kv_hit_rate=share_of(counters.external_hits, counters.external_queries),
+            prefix_hit_rate=share_of(counters.prefix_hits, counters.prefix_queries),
             cached_tokens=_cached(counters.prompt_tokens_by_source),
             tiers=tiers,
         )
@@ -228,10 +228,6 @@ def _overall(components: list[Component]) -> Status:
     if any(c.status is not Status.HEALTHY for c in components):
         return Status.DEGRADED
     return Status.HEALTHY
-
-
-def _share(part: float, whole: float) -> float:
-    return round(part / whole, 4) if whole else 0.0
 
 
 def _cached(by_source: Mapping[str, float]) -> int:

@@ -20,11 +20,11 @@ class ReusedTokens:
 
     @property
     def share(self) -> float:
-        return _share(self.cached, self.prompt)
+        return share_of(self.cached, self.prompt)
 
     @property
     def restored_share(self) -> float:
-        return _share(self.restored, self.thawed)
+        return share_of(self.restored, self.thawed)
 
 
 @dataclass(slots=True)
@@ -57,5 +57,5 @@ class Reuse:
         return tokens
 
 
-def _share(part: int, whole: int) -> float:
+def share_of(part: float, whole: float) -> float:
     return round(part / whole, 4) if whole else 0.0

@@ -90,24 +90,16 @@ class Shown:
     refusal: CwmError | None = None
 
 
+@dataclass(slots=True)
 class Delivery:
     """Applies the budgets in force to answers."""
 
-    def __init__(
-        self,
-        results: Results,
-        counter: TokenCounter,
-        drift: TokenDrift,
-        ledger: Ledger,
-        savings: Savings,
-        budgets: Budgets,
-    ) -> None:
-        self.budgets = budgets
-        self.savings = savings
-        self._results = results
-        self._counter = counter
-        self._drift = drift
-        self._ledger = ledger
+    results: Results
+    counter: TokenCounter
+    drift: TokenDrift
+    ledger: Ledger
+    savings: Savings
+    budgets: Budgets
 
     def configure(self, budgets: Budgets) -> None:
         """Use these budgets for calls that begin from now on."""
@@ -115,12 +107,12 @@ class Delivery:
 
     async def allowance(self, agent: ContextManager, policy: ToolPolicy) -> int | None:
         """The most tokens that a result of a tool with this policy may take now; None means no limit."""
-        return self.budgets.allowance(policy, await self._ledger.delivered(agent))
+        return self.budgets.allowance(policy, await self.ledger.delivered(agent))
 
     async def weigh(self, call: Call, answer: ToolAnswer) -> Weighed:
         """Count the answer's tokens and look up its allowance."""
         allowance = await self.allowance(call.agent, call.policy)
-        return Weighed(await count(answer, self._counter), allowance)
+        return Weighed(await count(answer, self.counter), allowance)
 
     async def whole(self, call: Call, weighed: Weighed, *, follow_up: bool) -> None:
         """Record that an answer is delivered whole; ``follow_up``: it is a further piece of a stored result."""
@@ -134,7 +126,7 @@ class Delivery:
         """Record that parts of a stored result were read by other means than the result tools."""
         if not self.budgets.enabled:
             return
-        counted = await count(ToolAnswer([item_of(part) for part in parts]), self._counter)
+        counted = await count(ToolAnswer([item_of(part) for part in parts]), self.counter)
         self.savings.follow_up(agent.principal.tenant, counted.tokens)
         await self._goes_out(agent, counted)
 
@@ -163,7 +155,7 @@ class Delivery:
             policy = replace(policy, preview=PreviewKind.AUTO, fields=())
         try:
             preview = await asyncio.to_thread(
-                preview_result, answer.content, answer.structured, policy, self._counter, schema
+                preview_result, answer.content, answer.structured, policy, self.counter, schema
             )
         except Exception:
             logging.getLogger(__name__).exception("no preview could be made of a result of %s", call.tool)
@@ -172,22 +164,22 @@ class Delivery:
 
     async def tell(self, call: Call, weighed: Weighed, shown: ToolAnswer, *, kept: bool) -> int:
         """Record what is delivered in the end, with the note beside the preview; returns its tokens."""
-        counted = await count(shown, self._counter)
+        counted = await count(shown, self.counter)
         self.savings.preview(call.principal.tenant, weighed.tokens, counted.tokens, kept=kept)
         await self._goes_out(call.agent, counted)
         return counted.tokens
 
     async def _goes_out(self, agent: ContextManager, counted: Counted) -> None:
         for text, tokens in counted.texts:
-            self._drift.delivered(text, tokens)
-        await self._ledger.add(agent, counted.tokens)
+            self.drift.delivered(text, tokens)
+        await self.ledger.add(agent, counted.tokens)
 
     async def _store(self, call: Call, answer: ToolAnswer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)
-        stored = await self._results.keep(call.principal, call.tool, call.digest(), parts, policy)
+        stored = await self.results.keep(call.principal, call.tool, call.digest(), parts, policy)
         return Kept(
             handle=stored.handle,
-            cursor=self._results.cursor_at(call.principal, stored, Position(stored.handle, 0, 0)),
+            cursor=self.results.cursor_at(call.principal, stored, Position(stored.handle, 0, 0)),
             expires_at=stored.expires_at,
             parts=len(stored.parts),
             size=stored.size,

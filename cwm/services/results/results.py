@@ -35,10 +35,10 @@ from cwm.domain.results import (
 )
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.clock import Clock
-from cwm.ports.contents import Contents
 from cwm.ports.results import ResultRecords
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.audit.journal import Journal
+from cwm.services.contents.contents import SharedContents
 
 _SWEEP_SECONDS: Final = 30.0
 _AT_ONCE: Final = 100
@@ -75,7 +75,7 @@ class Results:
     """Stores results and returns them to their owner and, if they are shared, to others of the tenant."""
 
     records: ResultRecords
-    contents: Contents
+    contents: SharedContents
     tokens: TokenCounter
     cursors: Cursors
     clock: Clock

@@ -11,15 +11,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InternalError
+from cwm.ports.engine import Engine, ForwardedResponse
+from cwm.ports.turn_wire import TurnAnswer
 from cwm.services.aside import aside
-
-if TYPE_CHECKING:
-    from cwm.ports.engine import Engine, ForwardedResponse
-    from cwm.ports.turn_wire import TurnAnswer
 
 _ROOM_BYTES: Final = 256 * 1024
 _STALLED_SECONDS: Final = 300.0
@@ -117,6 +115,7 @@ class Departure:
     cut: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Exchange:
     """One request to the engine and its answer.
 
@@ -125,26 +124,18 @@ class Exchange:
     client.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        outgoing: Outgoing,
-        reader: Callable[[Head], TurnAnswer],
-        settle: Callable[[Head, TurnAnswer], Awaitable[None]],
-        departure: Departure | None = None,
-    ) -> None:
-        self._engine = engine
-        self._outgoing = outgoing
-        self._reader = reader
-        self._settle = settle
-        self._departure = departure or Departure()
-        self._settled = False
-        self._complete = False
-        self._ready = asyncio.Event()
-        self._head: Head | None = None
-        self._answer: TurnAnswer | None = None
-        self._error: CwmError | None = None
-        self._pipe = Pipe()
+    engine: Engine
+    outgoing: Outgoing
+    reader: Callable[[Head], TurnAnswer]
+    settle: Callable[[Head, TurnAnswer], Awaitable[None]]
+    departure: Departure = field(default_factory=Departure)
+    _settled: bool = False
+    _complete: bool = False
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
+    _head: Head | None = None
+    _answer: TurnAnswer | None = None
+    _error: CwmError | None = None
+    _pipe: Pipe = field(default_factory=Pipe)
 
     async def head(self) -> Head:
         """Status and headers. Raises the coded error if the engine did not answer."""
@@ -192,7 +183,7 @@ class Exchange:
 
     async def _mind_client(self, patience: asyncio.Timeout) -> None:
         """Once the client has left, end the request. An engine that has not begun with it yet aborts nothing, so ask again."""
-        departure = self._departure
+        departure = self.departure
         await departure.left.wait()
         self._pipe.abandon()
         while departure.generation_ids and await self._aborts(departure.generation_ids):  # noqa: ASYNC110 - over HTTP
@@ -202,17 +193,17 @@ class Exchange:
 
     async def _aborts(self, generation_ids: Sequence[str]) -> bool:
         try:
-            return await self._engine.abort(generation_ids)
+            return await self.engine.abort(generation_ids)
         except CwmError:
             return False
 
     async def _talk(self) -> None:
-        outgoing = self._outgoing
-        async with self._engine.forward(
+        outgoing = self.outgoing
+        async with self.engine.forward(
             outgoing.method, outgoing.path, outgoing.body, outgoing.headers
         ) as upstream:
             self._head = Head(upstream.status, upstream.headers, _is_stream(upstream))
-            answer = self._answer = self._reader(self._head)
+            answer = self._answer = self.reader(self._head)
             self._ready.set()
             size = 0
             async for chunk in upstream.chunks():
@@ -234,7 +225,7 @@ class Exchange:
     async def _settle_once(self) -> None:
         if self._head is not None and self._answer is not None and not self._settled:
             self._settled = True
-            await self._settle(self._head, self._answer)
+            await self.settle(self._head, self._answer)
 
     async def _settle_late(self) -> None:
         """Record what was read. If that fails too, the earlier error is the one to report."""

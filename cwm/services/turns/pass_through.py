@@ -7,36 +7,27 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 from cwm.background import BackgroundTasks
-from cwm.domain.audit import AuditEvent, Severity
-from cwm.domain.errors import (
-    CwmError,
-    InvalidParameterError,
-    SessionAlreadyExistsError,
-)
+from cwm.domain.engine import EngineIdentity
+from cwm.domain.errors import CwmError, InvalidParameterError, SessionAlreadyExistsError
 from cwm.domain.names import require_session_id
-from cwm.ports.tracing import SpanKind, named
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.ports.engine import Engine
+from cwm.ports.registry import Registry
+from cwm.ports.tracing import Span, SpanKind, Tracer, named
+from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
+from cwm.services.access.limits import Limits
+from cwm.services.audit.journal import Journal
+from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
+from cwm.services.sessions.open_session import OpenSession
+from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
-
-if TYPE_CHECKING:
-    from cwm.domain.engine import EngineIdentity
-    from cwm.domain.principal import Principal
-    from cwm.domain.session import Session
-    from cwm.ports.engine import Engine
-    from cwm.ports.registry import Registry
-    from cwm.ports.tracing import Span, Tracer
-    from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
-    from cwm.services.access.limits import Limits
-    from cwm.services.audit.journal import Journal
-    from cwm.services.engines.directory import EngineDirectory
-    from cwm.services.sessions.open_session import OpenSession
-    from cwm.services.sessions.salt_scopes import SaltScopes
-    from cwm.services.turns.turns import Turn, Turns
-
+from cwm.services.turns.turns import Turn, Turns
 
 _REQUEST_ID: Final = "x-request-id"
 _CLIENT_ID_CHARS: Final = 64
@@ -212,17 +203,8 @@ class PassThrough:
         count = sum(text.count(token) for text in request.texts() for token in special)
         if not count:
             return
-        await self.journal.audit.record(
-            AuditEvent(
-                timestamp=self.journal.clock.now(),
-                tenant=principal.tenant,
-                subject=principal.subject,
-                event="session.special_tokens",
-                outcome="passed",
-                session_id=session.id,
-                severity=Severity.WARNING,
-                details={"count": count},
-            )
+        await self.journal.note(
+            principal, "session.special_tokens", "passed", {"count": count}, session_id=session.id
         )
 
     async def _start(

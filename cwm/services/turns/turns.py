@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import SessionNotActiveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime, timedelta
-
-    from cwm.domain.principal import Principal
-    from cwm.domain.session import Session
-    from cwm.ports.audit import AuditLog
-    from cwm.ports.clock import Clock
-    from cwm.ports.registry import Registry
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.ports.audit import AuditLog
+from cwm.ports.clock import Clock
+from cwm.ports.registry import Registry
 
 _Key: TypeAlias = tuple[str, str]
 

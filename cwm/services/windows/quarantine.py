@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from cwm.background import BackgroundTasks
-from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.audit import Severity
 from cwm.domain.canary import Canary, Evidence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.intent import Intent
@@ -89,21 +89,14 @@ class Quarantine:
             if renewal.renewed is not None:
                 self.store_again(*renewal.renewed, prefix.token_ids)
         self.journal.meter.event("quarantine")
-        await self.journal.audit.record(
-            AuditEvent(
-                timestamp=self.journal.clock.now(),
-                tenant=principal.tenant,
-                subject=principal.subject,
-                event="window.quarantine",
-                outcome=evidence.verification.value,
-                window_name=window.name,
-                severity=Severity.ERROR,
-                details={
-                    "blocks_deleted": renewal.blocks_deleted,
-                    "first_difference": mismatch.first_difference,
-                    "deviation": mismatch.deviation,
-                },
-            )
+        details = {
+            "blocks_deleted": renewal.blocks_deleted,
+            "first_difference": mismatch.first_difference,
+            "deviation": mismatch.deviation,
+        }
+        outcome = evidence.verification.value
+        await self.journal.note(
+            principal, "window.quarantine", outcome, details, Severity.ERROR, window_name=window.name
         )
         return Recovered(clean, renewal.salt_scope, answer, evidence)
 

@@ -1,1 +1,1 @@
-"""HTTP: middleware that all faces share, and the plain endpoints."""
+"""What every face stands on: the HTTP server, middleware, errors."""

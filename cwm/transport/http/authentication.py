@@ -17,13 +17,12 @@ from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
 from cwm.transport.http.challenge import MCP_PATH, METADATA_PATH, ProtectedResource
-from cwm.transport.http.description import PATH as DESCRIPTION_PATH
 from cwm.transport.http.envelope import headers_of, send_whole
 from cwm.transport.http.errors import error_body, error_headers, status_of
 from cwm.transport.http.request_keys import PRINCIPAL, STRANGER
 
 _JSON: Final = (b"content-type", b"application/json")
-_OPEN: Final = frozenset({"/healthz", DESCRIPTION_PATH, METADATA_PATH, METADATA_PATH + MCP_PATH})
+_OPEN: Final = frozenset({"/healthz", "/openapi.json", METADATA_PATH, METADATA_PATH + MCP_PATH})
 _FOR_STRANGERS_TOO: Final = frozenset({"/readyz"})
 _METRICS: Final = "/metrics"
 _NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cwm.domain.errors import InvalidParameterError
 from cwm.transport.http.envelope import send_error
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 
 _LINGER_SECONDS: Final = 1.0
 _DISCONNECT: Final[Message] = {"type": "http.disconnect"}

@@ -7,15 +7,13 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from http import HTTPMethod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from cwm.ports.tracing import Carrier, Span, Tracer
+from cwm.ports.tracing import Carrier, Span, Tracer
 
 ARRIVAL: Final = "cwm.arrival"
 """Key in the ASGI scope of the request's ``Arrival``. Absent when the request is not traced."""

@@ -11,17 +11,15 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cwm.domain.errors import SecurityError
 from cwm.domain.web_origin import origin_of
 from cwm.settings.loopback import on_loopback
 from cwm.transport.http.envelope import send_error
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY_HEADERS: Final = {
     "x-content-type-options": "nosniff",

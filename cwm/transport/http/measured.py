@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from cwm.ports.meter import RequestMeter
+from cwm.ports.meter import RequestMeter
 
 _OTHER: Final = "other"
 _LEFT: Final = "left"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cwm.domain.origin import ORIGIN, Face, Origin, safe_user_agent
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _FACES: Final = (("/mcp", Face.MCP), ("/v1", Face.OPENAI))
 _MOST_HOPS: Final = 32

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
-from cwm.services.turns.pass_through import ClientRequest, EngineAnswer
+from cwm.ports.identity import Identity
+from cwm.services.turns.pass_through import ClientRequest, EngineAnswer, PassThrough
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.envelope import (
     SESSION_HEADER,
@@ -27,14 +29,6 @@ from cwm.transport.http.envelope import (
 )
 from cwm.transport.http.errors import error_event
 from cwm.transport.http.request_keys import PRINCIPAL
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from starlette.types import Receive, Scope, Send
-
-    from cwm.ports.identity import Identity
-    from cwm.services.turns.pass_through import PassThrough
 
 # Up to here an answer in one piece is sent whole, with its length.
 _WHOLE_BYTES: Final = 256 * 1024

@@ -47,7 +47,7 @@ async def secured(
 
 
 def machine_keys(running: RunningGateway) -> MachineKeys:
-    return MachineKeys(SqlApiKeys(running.parts.database), running.parts.audit, SystemClock())
+    return MachineKeys(SqlApiKeys(running.parts.base.database), running.parts.base.audit, SystemClock())
 
 
 async def a_key(running: RunningGateway, *scopes: str, tenant: str = "acme", name: str = "ci") -> str:

@@ -178,7 +178,9 @@ async def test_refusals_are_written_down_without_what_was_shown(running: Running
         await reads.post("/reconcile")
         async with http(running) as nobody:
             await nobody.get("/metrics")
-    events = [e for e in await running.parts.audit.events("acme", 20) if e.event == "security.access_denied"]
+    events = [
+        e for e in await running.parts.base.audit.events("acme", 20) if e.event == "security.access_denied"
+    ]
     assert [(e.subject, e.details) for e in events] == [
         ("key:ci", {"why": "insufficient_scope", "where": "/reconcile", "required": ["admin"]}),
         ("unauthenticated", {"why": "unknown_key", "where": "/metrics"}),
@@ -191,7 +193,7 @@ async def test_a_flood_of_bad_credentials_does_not_fill_the_log(running: Running
     async with http(running, "cwm_bad") as client:
         answers = await asyncio.gather(*(client.get("/metrics") for _ in range(100)))
     assert {answer.status_code for answer in answers} == {401}
-    assert len(await running.parts.audit.events("acme", 200)) == 20
+    assert len(await running.parts.base.audit.events("acme", 200)) == 20
 
 
 async def test_without_an_issuer_nobody_is_sent_anywhere(running: RunningGateway) -> None:

@@ -168,7 +168,7 @@ async def test_who_was_kept_out_is_written_down_once_and_not_for_every_try(
     for _ in range(20):
         await ask(http, "GET", "/healthz", host="evil.example")
         await ask(http, "GET", "/healthz", origin="https://evil.example")
-    events = await app.state.parts.audit.events("acme", 100)
+    events = await app.state.parts.base.audit.events("acme", 100)
     refused = [event for event in events if event.event == "security.request_refused"]
     assert {event.outcome for event in refused} == {"CWM-9002"}
     assert sorted(event.details["header"] for event in refused) == ["host", "origin"]

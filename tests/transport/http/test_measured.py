@@ -35,7 +35,7 @@ SERIES = "cwm_http_", "cwm_mcp_", "cwm_tool_", "cwm_sessions", "cwm_windows"
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     """One whose requests are measured as ``create_app`` has them measured."""
     async with running_gateway(tmp_path) as running:
-        measured = Measured(assembled(running.parts, running.face), running.parts.meter, PATHS)
+        measured = Measured(assembled(running.parts, running.face), running.parts.base.meter, PATHS)
         async with serving(measured, running.face.end_streams) as url:
             yield Gateway(url, running.parts, running.face)
 
@@ -49,7 +49,7 @@ async def wire(gateway: Gateway) -> AsyncIterator[Wire]:
 def series(gateway: Gateway) -> set[tuple[str, frozenset[tuple[str, str]]]]:
     return {
         (s.name, frozenset(s.labels.items()))
-        for s in gateway.parts.meter.samples()
+        for s in gateway.parts.base.meter.samples()
         if s.name.startswith(SERIES)
     }
 
@@ -64,7 +64,7 @@ async def test_calls_are_counted_by_face_method_tool_era_and_outcome(gateway: Ga
             await agent.call("window_list")
             await agent.call("window_status", {"window_name": "nothing"})
             await agent.call("session_create")
-    samples = gateway.parts.meter.samples()
+    samples = gateway.parts.base.meter.samples()
     for era in ("handshake", "modern"):
         for tool, outcome in (
             ("window_list", "success"),
@@ -93,7 +93,7 @@ async def test_a_request_that_is_no_tool_call_fails_in_its_method(gateway: Gatew
         "params": {"name": "no_such", "arguments": {}},
     }
     await wire.post(unknown, mcp_session_id=session, x_tenant="a")
-    samples = gateway.parts.meter.samples()
+    samples = gateway.parts.base.meter.samples()
     assert total(samples, "cwm_mcp_requests_total", method="other", outcome="refused") == 1
     assert total(samples, "cwm_tool_calls_total", tool="other", outcome="refused") == 1
 
@@ -103,14 +103,14 @@ async def test_an_open_stream_is_in_flight_and_its_length_spoils_no_latency(
 ) -> None:
     session = await wire.session(x_tenant="a")
     async with wire.stream(session, x_tenant="a"):
-        samples = gateway.parts.meter.samples()
+        samples = gateway.parts.base.meter.samples()
         assert total(samples, "cwm_http_requests_in_flight", route="GET /mcp") == 1
     async with wire.listen({"toolsListChanged": True}, x_tenant="a"):
-        assert total(gateway.parts.meter.samples(), "cwm_mcp_requests_in_flight") == 1
+        assert total(gateway.parts.base.meter.samples(), "cwm_mcp_requests_in_flight") == 1
     async with asyncio.timeout(10):
         while total(samples, "cwm_http_requests_in_flight", face="mcp"):
             await wire.http.get("/healthz")
-            samples = gateway.parts.meter.samples()
+            samples = gateway.parts.base.meter.samples()
     assert not [
         s for s in samples if "subscriptions/listen" in s.labels.values() and s.name.endswith("_bucket")
     ]
@@ -139,7 +139,7 @@ async def test_a_thousand_of_everything_that_callers_choose_adds_no_series(
         )
 
     async def ask(count: int) -> None:
-        await gateway.parts.database.write(partial(filled, count=count))
+        await gateway.parts.base.database.write(partial(filled, count=count))
         for number in range(count):
             await asked(number)
         await wire.http.get("/metrics")
@@ -149,7 +149,7 @@ async def test_a_thousand_of_everything_that_callers_choose_adds_no_series(
     assert before >= {("cwm_windows", frozenset({("durability", "pending")}))}
     await ask(1000)
     assert series(gateway) == before
-    samples = gateway.parts.meter.samples()
+    samples = gateway.parts.base.meter.samples()
     assert total(samples, "cwm_http_requests_total", route="other", status="4xx") == 1002
     assert total(samples, "cwm_tool_calls_total", tool="other", outcome="refused") == 1002
     assert total(samples, "cwm_agent_sessions") >= 1002

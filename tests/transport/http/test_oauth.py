@@ -94,7 +94,7 @@ class Deployment:
 
     async def why(self) -> str:
         """Why the last request was refused, as the audit log has it."""
-        events = await self.running.parts.audit.events("acme", 5)
+        events = await self.running.parts.base.audit.events("acme", 5)
         return str(next(event for event in events if event.event == "security.access_denied").details["why"])
 
 

@@ -35,8 +35,8 @@ from cwm.ports.identity import Identity
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared, StoredResults
+from cwm.transport.endpoints.health import routes as health_routes
 from cwm.transport.http.front import Front, Refusal
-from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.server import DrainingServer
 from cwm.transport.mcp.assembly import build_mcp, mcp_app
 from cwm.transport.mcp.mcp_server import McpFace
@@ -66,7 +66,7 @@ class Gateway:
     @property
     def sessions(self) -> InProcessAgentSessions:
         """As they are kept in process, to look inside."""
-        kept = self.parts.shared.agent_sessions
+        kept = self.parts.base.shared.agent_sessions
         assert isinstance(kept, InProcessAgentSessions)
         return kept
 
@@ -140,7 +140,7 @@ async def gateway(
         parts = build_parts(settings)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.close())
-            await parts.upstreams.configure(upstreams)
+            await parts.agent_side.upstreams.configure(upstreams)
             await stack.enter_async_context(hearing(parts))
             face = faced(parts, replace(parts.services, **(services or {})), interest)
             app = assembled(parts, face)
@@ -151,7 +151,7 @@ async def gateway(
 @asynccontextmanager
 async def hearing(parts: Parts) -> AsyncIterator[None]:
     """Others that share the store are heard."""
-    reading = asyncio.create_task(parts.shared.read())
+    reading = asyncio.create_task(parts.base.shared.read())
     try:
         yield
     finally:
@@ -168,13 +168,13 @@ def faced(
 ) -> McpFace:
     return build_mcp(
         services or parts.services,
-        Agency(identity or HeaderIdentity(), parts.agents),
-        parts.upstreams,
-        parts.answers,
-        parts.shared.changes,
-        parts.meter,
+        Agency(identity or HeaderIdentity(), parts.agent_side.agents),
+        parts.agent_side.upstreams,
+        parts.agent_side.answers,
+        parts.base.shared.changes,
+        parts.base.meter,
         version="9.9.9",
-        limits=parts.limits,
+        limits=parts.base.limits,
         secrets=[b"a test's secret"],
         interest=interest,
     )
@@ -183,7 +183,7 @@ def faced(
 def assembled(parts: Parts, face: McpFace) -> Starlette:
     mcp = mcp_app(face)
     return Starlette(
-        routes=[*health_routes(face.services.inspect, parts.meter), Mount("/", mcp)],
+        routes=[*health_routes(face.services.inspect, parts.base.meter), Mount("/", mcp)],
         middleware=[Middleware(Front, hosts=["cwm.test"], origins=["https://app.test"], on_refusal=_unheard)],
         lifespan=mcp.lifespan,
     )

@@ -66,7 +66,7 @@ def add_components(face: McpFace, changes: Changes) -> None:
 async def with_components(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """The URL of a gateway with the suite's components beside its own."""
     async with gateway(tmp_path_factory.mktemp("gateway")) as running:
-        add_components(running.face, running.parts.shared.changes)
+        add_components(running.face, running.parts.base.shared.changes)
         yield f"{running.url}/mcp"
 
 

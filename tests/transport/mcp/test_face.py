@@ -16,7 +16,7 @@ from tests.transport.mcp.gateway import Gateway, faced, serving
 
 
 async def test_a_call_without_http_is_authenticated_with_no_headers(gateway: Gateway, era: str) -> None:
-    await freeze(gateway.parts.registry, f"w-{era}", tenant="acme")
+    await freeze(gateway.parts.base.registry, f"w-{era}", tenant="acme")
     face = faced(gateway.parts)
     async with Client(face, mode=era) as client:
         answer = await client.call_tool("window_status", {"window_name": f"w-{era}"})

@@ -58,7 +58,7 @@ async def kept(registry: SqlRegistry) -> Any:
 
 
 async def lost(gateway: Gateway) -> list[tuple[str, str, int]]:
-    events = await gateway.parts.audit.events("acme", 100)
+    events = await gateway.parts.base.audit.events("acme", 100)
     return [
         (event.outcome, event.details["reason"], event.details["token_count"])
         for event in events
@@ -70,7 +70,7 @@ async def lost(gateway: Gateway) -> list[tuple[str, str, int]]:
 async def test_a_turn_whose_session_changed_meanwhile_is_told_as_a_conflict_and_written_down(
     gateway: Gateway, vllm: FakeVllm, era: str, change: str
 ) -> None:
-    registry = gateway.parts.registry
+    registry = gateway.parts.base.registry
     async with fastmcp_agent(gateway.url, era, "acme") as agent:
         await begun(agent)
         vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
@@ -92,7 +92,7 @@ async def test_a_turn_whose_session_changed_meanwhile_is_told_as_a_conflict_and_
 async def test_a_turn_that_the_engine_broke_off_is_not_lost_in_silence(
     gateway: Gateway, vllm: FakeVllm, era: str
 ) -> None:
-    registry = gateway.parts.registry
+    registry = gateway.parts.base.registry
     async with fastmcp_agent(gateway.url, era, "acme") as agent:
         await begun(agent)
         vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
@@ -122,7 +122,7 @@ async def test_a_turn_that_the_engine_broke_off_is_told_as_kept_and_not_to_be_se
         answer = await agent.call("session_generate", {"session_id": "s", "text": "more"})
         vllm.behaviour = Behaviour.HANGS_UP_WITHOUT_ANSWER
         unbegun = await agent.call("session_generate", {"session_id": "s", "text": "more"})
-    kept = len(await gateway.parts.registry.session_tokens("acme", "s"))
+    kept = len(await gateway.parts.base.registry.session_tokens("acme", "s"))
     assert kept > 3 + 8 + 4
     assert answer.error["code"].startswith("CWM-5")
     assert "is kept in session 's'" in answer.error["message"]

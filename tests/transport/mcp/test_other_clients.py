@@ -40,7 +40,7 @@ TOOL_FAILED = 5
 async def tenant(gateway: Gateway) -> str:
     """One with a single window, called keep."""
     tenant = f"t-{uuid4().hex[:8]}"
-    await freeze(gateway.parts.registry, "keep", tenant=tenant)
+    await freeze(gateway.parts.base.registry, "keep", tenant=tenant)
     return tenant
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 import redis.asyncio as redis
 
+from cwm.adapters.redis import connection
 from cwm.adapters.redis.agents.recently_seen import RecentlySeen
-from cwm.adapters.redis.connection import told_as
 from cwm.adapters.redis.keys import ended_key, key_of_every_tenant, left_key, session_key
-from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.principal import Principal
 
 _DUE: Final = "agent-sessions-due"
@@ -98,6 +97,8 @@ redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('HDEL', KEYS[2], ARGV[1])
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
+_reading: Final = partial(connection.reading, "The store of agent sessions")
+_writing: Final = partial(connection.writing, "The store of agent sessions")
 
 
 class RedisAgentSessions:
@@ -170,11 +171,11 @@ class RedisAgentSessions:
         replaces = ["0", ""] if instead_of is None else ["1", instead_of]
         may = int(anew), int(leaves)
         async with _writing():
-            kept = await self._remember(
+            stored = await self._remember(
                 keys=[session_key(key), left_key(key), key_of_every_tenant(_DUE)],
                 args=[_field(name), value, self._ttl_ms, *replaces, *may, _LEFT_FOR_MS, key],
             )
-        return None if kept is None else str(kept)
+        return None if stored is None else str(stored)
 
     async def recall(self, key: str) -> Mapping[str, str]:
         async with _reading():
@@ -192,11 +193,11 @@ class RedisAgentSessions:
 
     async def abandoned(self) -> Sequence[tuple[str, Mapping[str, str]]]:
         async with _writing():
-            found = await self._abandoned(
+            abandoned = await self._abandoned(
                 keys=[key_of_every_tenant(_DUE)],
                 args=[_AT_ONCE, session_key(""), left_key(), _LEFT_FOR_MS],
             )
-        return [(key, _remembered(flat)) for key, flat in found if flat]
+        return [(key, _remembered(flat)) for key, flat in abandoned if flat]
 
 
 def _remembered(flat: Sequence[str]) -> dict[str, str]:
@@ -211,11 +212,3 @@ def _field(name: str) -> str:
 def _written(owner: Principal) -> str:
     """A text that is unique to the principal."""
     return json.dumps([owner.tenant, owner.subject])
-
-
-def _reading() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageReadError, "The store of agent sessions cannot be read; try again soon.")
-
-
-def _writing() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageWriteError, "The store of agent sessions cannot be written; try again soon.")

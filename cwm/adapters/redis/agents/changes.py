@@ -46,8 +46,8 @@ class RedisChanges:
         message = json.dumps({"from": self._me, **asdict(change)})
         try:
             await self._client.publish(_CHANNEL, message)
-        except (RedisError, OSError) as away:
-            _log.warning("change_not_told", kind=change.kind, error=type(away).__name__)
+        except (RedisError, OSError) as failure:
+            _log.warning("change_not_told", kind=change.kind, error=type(failure).__name__)
 
     def tell(self, change: Change) -> None:
         self._here.tell(change)
@@ -61,11 +61,11 @@ class RedisChanges:
         while True:
             try:
                 await self._read_until_broken()
-            except (RedisError, OSError) as away:
+            except (RedisError, OSError) as failure:
                 if self.connected.is_set():
                     backoff.reset()
                 pause = backoff.pause_seconds()
-                _log.warning("changes_not_heard", error=type(away).__name__, retry_seconds=pause)
+                _log.warning("changes_not_heard", error=type(failure).__name__, retry_seconds=pause)
             finally:
                 self.connected.clear()
             await asyncio.sleep(pause)
@@ -81,14 +81,14 @@ class RedisChanges:
                 elif message["type"] == "subscribe":
                     self.connected.set()
                 elif message["type"] == "message":
-                    self._heard(message["data"])
+                    self._deliver(message["data"])
 
-    def _heard(self, message: str) -> None:
+    def _deliver(self, message: str) -> None:
         try:
-            told: dict[str, Any] = json.loads(message)
-            if told.pop("from") != self._me:
-                known = {name: value for name, value in told.items() if name in _FIELDS}
-                self._here.tell(Change(**{**known, "kind": ChangeKind(told["kind"])}))
+            payload: dict[str, Any] = json.loads(message)
+            if payload.pop("from") != self._me:
+                known = {name: value for name, value in payload.items() if name in _FIELDS}
+                self._here.tell(Change(**{**known, "kind": ChangeKind(payload["kind"])}))
         except (ValueError, TypeError, KeyError, AttributeError):
             # A message of another version or program must not end the reading.
             _log.warning("change_not_understood")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import redis.asyncio as redis
 from redis.client import NEVER_DECODE
 
-from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis import connection
 from cwm.adapters.redis.context import content_scripts
 from cwm.adapters.redis.keys import room, tenant_key
 from cwm.domain.contents import over_quota
-from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import Content
 
 _SWEPT_AT_ONCE: Final = 256
+reading = partial(connection.reading, "The shared store")
+writing = partial(connection.writing, "The shared store")
 
 
 class RedisContentStore:
@@ -84,12 +85,12 @@ class RedisContentStore:
             return int(await self._client.get(tenant_key("content-bytes", tenant)) or 0)
 
     async def vacuum_of_every_tenant(self) -> int:
-        gone = 0
+        deleted = 0
         async with writing():
             for each_room in await self._client.smembers(content_scripts.TENANTS_KEY):
                 while swept := int(await self._sweep(args=[each_room, self._now(), _SWEPT_AT_ONCE])):
-                    gone += swept
-        return gone
+                    deleted += swept
+        return deleted
 
     def _now(self) -> str:
         return "" if self._clock is None else str(milliseconds(self._clock.now()))
@@ -102,11 +103,3 @@ def milliseconds(moment: datetime) -> int:
 def ending(expires_at: datetime | None) -> str:
     """The score of a hold: its end in milliseconds, or infinity."""
     return "+inf" if expires_at is None else str(milliseconds(expires_at))
-
-
-def reading() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageReadError, "The shared store cannot be read; try again soon.")
-
-
-def writing() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageWriteError, "The shared store cannot be written; try again soon.")

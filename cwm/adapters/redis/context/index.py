@@ -52,8 +52,8 @@ class RedisContextIndex:
         async with reading():
             head, rows, deleted, whole = await self._since(args=[_prefix(scope), self._now(), version])
         at = _head(head)
-        gone = zip(deleted[::2], deleted[1::2], strict=True)
-        entries = [*map(_entry, rows), *(_deletion(key, int(float(by)), at.now) for key, by in gone)]
+        deletions = zip(deleted[::2], deleted[1::2], strict=True)
+        entries = [*map(_entry, rows), *(_deletion(key, int(float(by)), at.now) for key, by in deletions)]
         return Delta(at, tuple(entries), bool(whole))
 
     async def past(self, scope: ContextScope, key: str, version: int) -> Entry | None:
@@ -92,47 +92,48 @@ class RedisContextIndex:
         if new is not None:
             how += [new.digest, new.stored, -1 if new.quota_bytes is None else new.quota_bytes]
         async with writing():
-            outcome, *told = await self._write(args=[*where, *how])
+            outcome, *reply = await self._write(args=[*where, *how])
         if outcome == "full" and new is not None and new.quota_bytes is not None:
-            raise over_quota(int(told[0]), len(new.stored), new.quota_bytes)
+            raise over_quota(int(reply[0]), len(new.stored), new.quota_bytes)
         if outcome == "moved":
             return None
         if outcome == "refused":
-            reason, key, version = told
+            reason, key, version = reply
             raise conflict(Refusal(reason), key, int(version))
-        head, rows, gone = told
-        return Written(_head(head), tuple(map(_entry, rows)), tuple(gone))
+        head, rows, digests = reply
+        return Written(_head(head), tuple(map(_entry, rows)), tuple(digests))
 
     async def take_snapshot(
         self, scope: ContextScope, label: str, author: str, most: int
     ) -> tuple[Snapshot, list[str]]:
         async with writing():
-            taken, dropped = await self._snapshot(
+            new_snapshot, dropped = await self._snapshot(
                 args=[_prefix(scope), self._now(), label, author, most, _request()]
             )
-        if not taken:
+        if not new_snapshot:
             raise ContextConflictError(
                 "There is a snapshot of that label already.", label=label, reason="label"
             )
-        return _snapshot_of(taken), list(dropped)
+        return _snapshot_of(new_snapshot), list(dropped)
 
     async def snapshots(self, scope: ContextScope) -> list[Snapshot]:
         async with reading():
-            kept = await self._client.hvals(f"{_prefix(scope)}snapshots")
+            snapshots = await self._client.hvals(f"{_prefix(scope)}snapshots")
         return sorted(
-            (_snapshot_of(str(one)) for one in kept), key=lambda one: (one.version, one.taken_at, one.label)
+            (_snapshot_of(str(one)) for one in snapshots),
+            key=lambda one: (one.version, one.taken_at, one.label),
         )
 
     async def trim(self, scope: ContextScope) -> list[str]:
-        gone: list[str] = []
+        digests: list[str] = []
         more = True
         async with writing():
             while more:
                 more, further = await self._trim(
                     args=[_prefix(scope), room(scope.tenant), scope.key, self._now()]
                 )
-                gone.extend(further)
-        return gone
+                digests.extend(further)
+        return digests
 
     async def forget(self, scope: ContextScope) -> None:
         async with writing():
@@ -141,17 +142,17 @@ class RedisContextIndex:
             )
 
     async def private_scopes_of_every_tenant(self, written_before: datetime) -> list[ContextScope]:
-        found = await self._scopes(f"({milliseconds(written_before)}")
-        return [scope for scope in found if scope.is_private]
+        scopes = await self._scopes(f"({milliseconds(written_before)}")
+        return [scope for scope in scopes if scope.is_private]
 
     async def scopes(self, tenant: str) -> list[ContextScope]:
-        found = await self._scopes("+inf")
-        return sorted((scope for scope in found if scope.tenant == tenant), key=lambda scope: scope.key)
+        scopes = await self._scopes("+inf")
+        return sorted((scope for scope in scopes if scope.tenant == tenant), key=lambda scope: scope.key)
 
     async def _scopes(self, written_up_to: str) -> list[ContextScope]:
         async with reading():
-            found = await self._client.zrangebyscore(context_scripts.SCOPES_KEY, "-inf", written_up_to)
-        return [scope_by_key(*json.loads(str(one))) for one in found]
+            members = await self._client.zrangebyscore(context_scripts.SCOPES_KEY, "-inf", written_up_to)
+        return [scope_by_key(*json.loads(str(one))) for one in members]
 
     def _now(self) -> str:
         return "" if self._clock is None else str(milliseconds(self._clock.now()))
@@ -184,8 +185,8 @@ def _spelled(write: Write) -> dict[str, Any]:
     }
 
 
-def _entry(told: str) -> Entry:
-    row = json.loads(told)
+def _entry(stored: str) -> Entry:
+    row = json.loads(stored)
     return Entry(
         key=row["key"],
         version=row["version"],
@@ -203,15 +204,15 @@ def _deletion(key: str, version: int, at: datetime) -> Entry:
     return Entry(key, version, None, 0, 0, immutable=False, author="", written_at=at)
 
 
-def _snapshot_of(told: str) -> Snapshot:
-    row = json.loads(told)
+def _snapshot_of(stored: str) -> Snapshot:
+    row = json.loads(stored)
     return Snapshot(row["label"], row["version"], row["author"], _moment(row["at"]))
 
 
-def _head(told: Sequence[Any]) -> Head:
-    version, floor, now = told
+def _head(reply: Sequence[Any]) -> Head:
+    version, floor, now = reply
     return Head(int(version), int(floor), _moment(now))
 
 
-def _moment(told: float | str) -> datetime:
-    return datetime.fromtimestamp(float(told) / 1000, UTC)
+def _moment(milliseconds_since_1970: float | str) -> datetime:
+    return datetime.fromtimestamp(float(milliseconds_since_1970) / 1000, UTC)

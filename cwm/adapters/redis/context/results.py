@@ -7,16 +7,15 @@ keys of all records. Both sets are ordered by expiry. A record outlives its resu
 from __future__ import annotations
 
 import json
-from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import redis.asyncio as redis
 
-from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis import connection
 from cwm.adapters.redis.keys import key_of_every_tenant, tenant_key
-from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.results import PartKind, StoredPart, StoredResult
 
 _DUE: Final = key_of_every_tenant("results-due")
@@ -48,6 +47,8 @@ redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[2])
 return redis.call('DEL', KEYS[1])
 """
+_reading: Final = partial(connection.reading, "The store of results")
+_writing: Final = partial(connection.writing, "The store of results")
 
 
 class RedisResultRecords:
@@ -84,13 +85,13 @@ class RedisResultRecords:
 
     async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
         async with _reading():
-            found = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)
-            due = [str(key) for key in found]
+            members = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)
+            due = [str(key) for key in members]
             records = await self._client.mget(due) if due else []
-        gone = [key for key, record in zip(due, records, strict=True) if record is None]
-        if gone:
+        missing = [key for key, record in zip(due, records, strict=True) if record is None]
+        if missing:
             async with _writing():
-                await self._client.zrem(_DUE, *gone)
+                await self._client.zrem(_DUE, *missing)
         return [_result_of(str(record)) for record in records if record is not None]
 
     async def forget(self, result: StoredResult) -> None:
@@ -130,11 +131,3 @@ def _result_of(record: str) -> StoredResult:
     for name in ("created_at", "expires_at"):
         values[name] = datetime.fromisoformat(values[name]).astimezone(UTC)
     return StoredResult(**values, parts=parts)
-
-
-def _reading() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageReadError, "The store of results cannot be read; try again soon.")
-
-
-def _writing() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageWriteError, "The store of results cannot be written; try again soon.")

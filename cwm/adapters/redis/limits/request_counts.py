@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from cwm.adapters.limits.counts import LimitsRequestCounts
-from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis import connection
 from cwm.adapters.redis.keys import digest_key
-from cwm.domain.errors import StorageWriteError
 
 if TYPE_CHECKING:
     import redis.asyncio as redis
 
     from cwm.adapters.redis.limits.trips import Trips
+
+_writing: Final = partial(connection.writing, "The counts of requests")
 
 
 def redis_request_counts(client: redis.Redis, trips: Trips) -> LimitsRequestCounts:
@@ -34,7 +35,3 @@ def redis_request_counts(client: redis.Redis, trips: Trips) -> LimitsRequestCoun
         )
 
     return LimitsRequestCounts(storage, _writing)
-
-
-def _writing() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageWriteError, "The counts of requests cannot be written; try again soon.")

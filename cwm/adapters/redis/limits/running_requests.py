@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from cwm.adapters.limits.counts import LimitsRequestCounts, entry
-from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis import connection
 from cwm.adapters.redis.keys import digest_key
 from cwm.adapters.redis.limits.trips import Script, Trips
 from cwm.domain.errors import StorageWriteError
@@ -30,6 +31,7 @@ for at, key in ipairs(KEYS) do
 end
 """
 )
+_writing: Final = partial(connection.writing, "The store of running requests")
 
 
 class RedisRunningRequests:
@@ -46,10 +48,10 @@ class RedisRunningRequests:
     async def begin(
         self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
     ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
-        taken = [(_key(place), place.most, place.cost) for place in places]
-        counted = [entry(bucket) for bucket in buckets]
+        pools = [(_key(place), place.most, place.cost) for place in places]
+        rates = [entry(bucket) for bucket in buckets]
         async with _writing():
-            full: int | None = await self._counts.storage.admit(request, self._lapse_ms, taken, counted)
+            full: int | None = await self._counts.storage.admit(request, self._lapse_ms, pools, rates)
             if full is not None and full >= len(places):
                 return await self._counts.full(buckets[full - len(places)])
         if full is not None:
@@ -89,7 +91,3 @@ def _members(request: str, place: ConcurrencyLimit) -> list[str]:
 
 def _key(place: ConcurrencyLimit) -> str:
     return digest_key("running", place.key)
-
-
-def _writing() -> AbstractAsyncContextManager[None]:
-    return told_as(StorageWriteError, "The store of running requests cannot be written; try again soon.")

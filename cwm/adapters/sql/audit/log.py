@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from sqlalchemy import Connection, insert, select, text
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.audit.anchors import anchor_of
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.failures import coded_errors
-from cwm.adapters.sql.rows import AUDIT_RECORD, record_of, record_values
+from cwm.adapters.sql.rows import AUDIT_RECORD, insert_into, record_of, record_values
 from cwm.adapters.sql.tables.audit import audit_log
 from cwm.adapters.sql.transactions import reading
 from cwm.domain.audit import AuditEvent
@@ -260,6 +259,5 @@ def _last(connection: Connection, tenant: str) -> Place:
 
 
 def _add_if_free(connection: Connection, record: AuditRecord) -> bool:
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    insertion = dialect.insert(audit_log).values(record_values(record)).on_conflict_do_nothing()
+    insertion = insert_into(connection, audit_log).values(record_values(record)).on_conflict_do_nothing()
     return connection.execute(insertion).rowcount == 1

@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.audit.anchors import anchor_of
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.rows import AUDIT_RECORD, record_of
+from cwm.adapters.sql.rows import AUDIT_RECORD, insert_into, record_of
 from cwm.adapters.sql.tables.audit import audit_anchors, audit_checkpoints, audit_log
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.audit_chain import Anchor, AuditRecord, ChainKeys, Checkpoint, Place
@@ -157,8 +156,7 @@ def _insert_or_advance(
     connection: Connection, table: Any, values: dict[str, Any], column: str, *, or_equal: bool = False
 ) -> Any:
     """Insert the row, or replace the tenant's row if that has a smaller value in ``column``, ``or_equal``."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    insertion = dialect.insert(table).values(values)
+    insertion = insert_into(connection, table).values(values)
     current, new = table.c[column], insertion.excluded[column]
     return insertion.on_conflict_do_update(
         index_elements=["tenant"], set_=values, where=current <= new if or_equal else current < new

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, func, insert, select
 
@@ -13,6 +13,8 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.tables.contents import stored_results
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.results import PartKind, StoredPart, StoredResult
+
+_FIELDS: Final = tuple(field.name for field in fields(StoredResult))
 
 
 class SqlResultRecords:
@@ -75,29 +77,10 @@ def _used_bytes(connection: Connection, tenant: str, owner: str, at: datetime) -
 
 
 def _values(result: StoredResult) -> dict[str, Any]:
-    return {
-        "tenant": result.tenant,
-        "handle": result.handle,
-        "owner": result.owner,
-        "tool": result.tool,
-        "arguments_digest": result.arguments_digest,
-        "parts": [asdict(part) for part in result.parts],
-        "size_bytes": result.size,
-        "shared": result.shared,
-        "created_at": result.created_at,
-        "expires_at": result.expires_at,
-    }
+    values = {name: getattr(result, name) for name in _FIELDS}
+    return {**values, "parts": [asdict(part) for part in result.parts], "size_bytes": result.size}
 
 
 def _result_of(row: Row[Any]) -> StoredResult:
-    return StoredResult(
-        tenant=row.tenant,
-        handle=row.handle,
-        owner=row.owner,
-        tool=row.tool,
-        parts=tuple(StoredPart(**{**part, "kind": PartKind(part["kind"])}) for part in row.parts),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        shared=row.shared,
-        arguments_digest=row.arguments_digest,
-    )
+    parts = tuple(StoredPart(**{**part, "kind": PartKind(part["kind"])}) for part in row.parts)
+    return StoredResult(**{**{name: getattr(row, name) for name in _FIELDS}, "parts": parts})

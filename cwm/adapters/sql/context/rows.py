@@ -19,10 +19,9 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.clock import CLOCK_OF_POSTGRES
-from cwm.adapters.sql.rows import at_a_time
+from cwm.adapters.sql.rows import at_a_time, insert_into
 from cwm.adapters.sql.tables.shared_context import context_entries as entries
 from cwm.adapters.sql.tables.shared_context import context_scopes as scopes
 from cwm.adapters.sql.tables.shared_context import context_snapshots as snapshots
@@ -125,7 +124,6 @@ def locked(connection: Connection, scope: ContextScope, clock: Clock | None) -> 
     scope_head = head(connection, scope, clock, lock=True)
     if scope_head.version:
         return scope_head
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     first = {
         "tenant": scope.tenant,
         "scope": scope.key,
@@ -133,7 +131,7 @@ def locked(connection: Connection, scope: ContextScope, clock: Clock | None) -> 
         "floor": 0,
         "written_at": scope_head.now,
     }
-    connection.execute(dialect.insert(scopes).values(first).on_conflict_do_nothing())
+    connection.execute(insert_into(connection, scopes).values(first).on_conflict_do_nothing())
     return head(connection, scope, clock, lock=True)
 
 

@@ -9,7 +9,7 @@ from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
 from cwm.adapters.sql.registry.sessions import SessionRecords
-from cwm.adapters.sql.registry.upkeep import UpkeepRecords
+from cwm.adapters.sql.registry.upkeep import UpkeepRecords, counts_by_name
 from cwm.adapters.sql.registry.windows import WindowRecords
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
@@ -31,21 +31,13 @@ class SqlRegistry(SessionRecords, FreezeRecords, WindowRecords, ScopeRecords, In
         query = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
         count = connection.execute(query).scalar_one()
         chunks, chunk_bytes = _distinct_chunks(connection, tenant)
-        return Totals(count, _sessions_by_state(connection, tenant), chunks, chunk_bytes)
+        states = select(sessions.c.state, func.count()).where(sessions.c.tenant == tenant)
+        by_state = counts_by_name(connection, states.group_by(sessions.c.state), SessionState)
+        return Totals(count, by_state, chunks, chunk_bytes)
 
     @reading
     def ping(self, connection: Connection) -> None:
         connection.execute(select(1))
-
-
-def _sessions_by_state(connection: Connection, tenant: str) -> dict[str, int]:
-    by_state = (
-        select(sessions.c.state, func.count().label("sessions"))
-        .where(sessions.c.tenant == tenant)
-        .group_by(sessions.c.state)
-    )
-    counts = {row.state: row.sessions for row in connection.execute(by_state)}
-    return {state.value: counts.get(state.value, 0) for state in SessionState}
 
 
 def _distinct_chunks(connection: Connection, tenant: str) -> tuple[int, int]:

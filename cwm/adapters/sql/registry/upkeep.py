@@ -97,11 +97,12 @@ class UpkeepRecords:
         by_state = select(sessions.c.state, func.count()).group_by(sessions.c.state)
         by_durability = select(windows.c.durability, func.count()).group_by(windows.c.durability)
         return Stock(
-            _counts(connection, by_state, SessionState), _counts(connection, by_durability, Durability)
+            counts_by_name(connection, by_state, SessionState),
+            counts_by_name(connection, by_durability, Durability),
         )
 
 
-def _counts(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
+def counts_by_name(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
     """Counts by name; 0 for names without rows."""
     counts: dict[str, int] = {row[0]: row[1] for row in connection.execute(by)}
     return {name.value: counts.get(name.value, 0) for name in names}

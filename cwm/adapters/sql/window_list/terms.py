@@ -24,8 +24,8 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
+from cwm.adapters.sql.rows import insert_into
 from cwm.adapters.sql.tables.window_lists import window_counts, window_grams, window_search, window_terms
 from cwm.domain.window import Window
 
@@ -179,8 +179,7 @@ def count(connection: Connection, window: Window, change: int) -> None:
     that this lock is held for a short time and no transaction waits for another lock while it has this one.
     """
     rows = [{"tenant": window.tenant, "term": term, "windows": change} for term in (ALL, *terms_of(window))]
-    dialect = postgresql if _is_postgres(connection) else sqlite
-    insertion = dialect.insert(window_counts).values(rows)
+    insertion = insert_into(connection, window_counts).values(rows)
     total = window_counts.c.windows + insertion.excluded.windows
     keys = [window_counts.c.tenant, window_counts.c.term]
     connection.execute(insertion.on_conflict_do_update(index_elements=keys, set_={"windows": total}))

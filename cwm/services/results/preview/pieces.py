@@ -152,39 +152,10 @@ class DataPiece:
 
 
 @dataclass(frozen=True)
-class OtherPiece:
-    """A resource link, whose name and URI always stay, or an item of an unknown type."""
-
-    item: Item
-
-    @cached_property
-    def text(self) -> str:
-        return dumped(self.item)
-
-    @property
-    def size(self) -> int:
-        return len(self.text)
-
-    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
-        return _whole(self.item, self.text, most, counter)
-
-    def cut(self, budget: int, counter: TokenCounter) -> Shown:
-        if self.item.get("type") == "resource_link":
-            fitted = fit_json(dict(self.item), _LINK, ToolPolicy(), budget, counter)
-            return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
-        note = f"[{str(self.item.get('type'))[:_LONGEST_NAME]}: not shown]"
-        omission = Omission("", Unit.CHARACTERS, 0, len(self.text))
-        return Shown({"type": "text", "text": note}, counter.count(note), (omission,))
-
-
-@dataclass(frozen=True)
-class StructuredPiece:
-    """The structured content. ``inner``: its only key, if the value under it is repeated as the text of an item."""
+class _JsonPiece:
+    """A piece that is counted as the JSON of its value."""
 
     value: Any
-    schema: Schema | None
-    policy: ToolPolicy
-    inner: str | None = None
 
     @cached_property
     def text(self) -> str:
@@ -196,6 +167,28 @@ class StructuredPiece:
 
     def whole(self, most: int, counter: TokenCounter) -> Shown | None:
         return _whole(self.value, self.text, most, counter)
+
+
+@dataclass(frozen=True)
+class OtherPiece(_JsonPiece):
+    """A resource link, whose name and URI always stay, or an item of an unknown type."""
+
+    def cut(self, budget: int, counter: TokenCounter) -> Shown:
+        if self.value.get("type") == "resource_link":
+            fitted = fit_json(dict(self.value), _LINK, ToolPolicy(), budget, counter)
+            return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
+        note = f"[{str(self.value.get('type'))[:_LONGEST_NAME]}: not shown]"
+        omission = Omission("", Unit.CHARACTERS, 0, len(self.text))
+        return Shown({"type": "text", "text": note}, counter.count(note), (omission,))
+
+
+@dataclass(frozen=True)
+class StructuredPiece(_JsonPiece):
+    """The structured content. ``inner``: its only key, if the value under it is repeated as the text of an item."""
+
+    schema: Schema | None
+    policy: ToolPolicy
+    inner: str | None = None
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
         fitted = self._by_inner(budget, counter)

@@ -140,7 +140,7 @@ def error_result(error: CwmError) -> ToolResult:
 
 
 def internal_error() -> InternalError:
-    """The error for a fault of CWM's: the caller learns nothing more about it."""
+    """The error for a failure of CWM itself: the caller gets no details."""
     return InternalError("CWM failed unexpectedly; its log has the details.")
 
 
@@ -172,7 +172,7 @@ def not_text(arguments: Mapping[str, Any]) -> CwmError:
     broken = next((name for name, value in arguments.items() if not _is_text([name, value])), "")
     kind = _CODED.get(broken, InvalidParameterError)
     field = _shown(broken)
-    return kind(f"{field}: holds half of a surrogate pair, which is no text.", field=field)
+    return kind(f"{field}: contains half of a surrogate pair, which is not valid text.", field=field)
 
 
 def _too_deep(arguments: Mapping[str, Any] | None) -> CwmError | None:
@@ -205,7 +205,7 @@ def _is_text(value: Any) -> bool:
 def _of_arguments(invalid: ValidationError) -> CwmError:
     cause = invalid.__cause__
     if not isinstance(cause, ArgumentsError):
-        return InvalidParameterError("The arguments are not what this tool takes.")
+        return InvalidParameterError("This tool does not accept these arguments.")
     return argument_error(cause.errors(include_url=False, include_context=False, include_input=False))
 
 
@@ -224,7 +224,7 @@ def _suspect(invalid: ValidationError) -> CwmError | None:
 
 
 def _tell(refused: RefusedError, tool: str) -> None:
-    """Log a fault of CWM's with its cause; other refusals concern only the caller."""
+    """Log a failure of CWM itself with its cause; other errors concern only the caller."""
     if isinstance(refused.error, InternalError):
         _log.error("tool_failed", tool=tool, exc_info=refused.__cause__ or refused)
 

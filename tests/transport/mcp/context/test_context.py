@@ -163,8 +163,7 @@ async def test_what_leaves_memory_first_can_change_while_it_serves(tmp_path: Pat
     async with running_gateway(tmp_path) as gateway, fastmcp_agent(gateway.url, MODERN) as agent:
         await agent.call("context_set", {"key": "k", "value": "x" * 10_000})
         context = Context(context_memory_mb=1, context_eviction=Eviction.SIZE)
-        for reconfigure in gateway.parts.reconfigure:
-            await reconfigure(Settings(context=context))
+        await gateway.parts.reconfigure(Settings(context=context))
         memory = (await agent.call("context_stats")).value["memory"]
         assert (memory["eviction"], memory["limit_bytes"]) == ("size", int(0.9 * 2**20))
         assert (memory["values"], memory["hot_values"]) == (1, 1)
@@ -188,11 +187,11 @@ async def test_a_value_that_was_damaged_is_never_served(gateway: Gateway, agent:
     found = await parts.services.shared_context.get(scope_of(agent.tenant, "", "tenant"), "k")
     assert found.entry is not None
     digest = str(found.entry.digest)
-    await parts.contents.store.put(agent.tenant, digest, b"\x00bad", "h", None, None)
-    parts.contents.cache.drop((agent.tenant, digest))
+    await parts.agent_side.contents.store.put(agent.tenant, digest, b"\x00bad", "h", None, None)
+    parts.agent_side.contents.cache.drop((agent.tenant, digest))
     error = (await agent.call("context_get", {"key": "k", "scope": "tenant"})).error
     assert error["code"] == "CWM-4004"
-    (event,) = await parts.audit.events(agent.tenant, 5)
+    (event,) = await parts.base.audit.events(agent.tenant, 5)
     assert (event.event, event.severity) == ("content.drop", Severity.ERROR)
 
 

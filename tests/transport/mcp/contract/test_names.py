@@ -29,7 +29,7 @@ async def test_a_word_of_sql_names_a_session_or_window_and_does_nothing_else(ten
             assert created["session_id"] == word
             turn = (await agent.call("session_generate", {"session_id": word, "text": "hello"})).value
             assert turn["session_id"] == word
-            await freeze(tenants.parts.registry, word, tenant=B)
+            await freeze(tenants.parts.base.registry, word, tenant=B)
             assert (await agent.call("window_status", {"window_name": word})).value["id"] == word
             found = (await agent.call("window_list", {"search": word})).value["windows"]
             assert word in [window["name"] for window in found]
@@ -46,6 +46,6 @@ async def test_a_statement_is_no_name_and_is_recorded_as_an_attack(
     async with fastmcp_agent(tenants.url, MODERN, B) as agent:
         assert (await agent.call("session_create", {"session_id": statement})).error["code"] == "CWM-1001"
         assert (await agent.call("window_status", {"window_name": statement})).error["code"] == "CWM-1002"
-    events = await tenants.parts.audit.events(B, 10)
+    events = await tenants.parts.base.audit.events(B, 10)
     assert {(event.event, event.details["class"]) for event in events} == {("security.injection", "sql")}
     assert A not in {event.tenant for event in events}

@@ -33,7 +33,7 @@ async def test_a_call_that_its_client_gives_up_ends_at_the_upstream(
         await asyncio.gather(calling, return_exceptions=True)
         async with asyncio.timeout(30):
             await host.seen.given_up.wait()
-        link = running.parts.upstreams._links["notes"]
+        link = running.parts.agent_side.upstreams._links["notes"]
         await eventually(lambda: link._busy == 0)
         assert (await agent.call("notes_echo", {"message": "still"})).text == "still"
 

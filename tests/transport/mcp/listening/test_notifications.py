@@ -37,7 +37,7 @@ def updated(uri: str) -> dict[str, Any]:
 
 
 async def publish(gateway: Gateway, kind: ChangeKind, uri: str | None = None, **whom: str) -> None:
-    await gateway.parts.shared.changes.publish(Change(kind, uri, **whom))
+    await gateway.parts.base.shared.changes.publish(Change(kind, uri, **whom))
 
 
 async def test_a_stream_tells_of_every_list_that_changed(gateway: Gateway, wire: Wire) -> None:
@@ -145,11 +145,11 @@ async def test_an_open_stream_shows_life_and_counts_as_use_until_its_session_is_
     async with running_gateway(tmp_path) as gateway, wired(gateway.url) as wire:
         gateway.face.streams._keepalive_seconds = 0.01
         session = await wire.session()
-        used_at = gateway.sessions._kept[session].used_at
+        used_at = gateway.sessions._sessions[session].used_at
         async with wire.stream(session) as stream:
             for _ in range(4):
                 await stream.comment()
-            assert gateway.sessions._kept[session].used_at > used_at
+            assert gateway.sessions._sessions[session].used_at > used_at
             # Behind everybody's back, as when the news of an end were lost.
             await gateway.sessions.end(session)
             assert await stream.rest() == []
@@ -162,8 +162,8 @@ async def test_a_stream_whose_news_never_pauses_counts_as_use_too(tmp_path: Path
         async with wire.stream(session) as stream, asyncio.timeout(5):
             await publish(gateway, ChangeKind.TOOLS)
             await stream.message()
-            used_at = gateway.sessions._kept[session].used_at
-            while gateway.sessions._kept[session].used_at == used_at:
+            used_at = gateway.sessions._sessions[session].used_at
+            while gateway.sessions._sessions[session].used_at == used_at:
                 await publish(gateway, ChangeKind.TOOLS)
                 await stream.message()
 
@@ -402,7 +402,7 @@ async def test_what_a_tenant_does_to_its_windows_its_agents_hear_and_no_others(
     gateway: Gateway, wire: Wire
 ) -> None:
     tenant = f"t-{uuid4().hex[:8]}"
-    await freeze(gateway.parts.registry, "base", tenant=tenant)
+    await freeze(gateway.parts.base.registry, "base", tenant=tenant)
     wanted = {"resourceSubscriptions": ["cwm://windows", "cwm://sessions"]}
     async with (
         fastmcp_agent(gateway.url, MODERN, tenant) as agent,

@@ -36,7 +36,7 @@ class Replica:
     wire: Wire
 
     async def publish(self, change: Change) -> None:
-        await self.gateway.parts.shared.changes.publish(change)
+        await self.gateway.parts.base.shared.changes.publish(change)
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def replica(folder: Path, redis_url: str, *upstreams: UpstreamSpec) -> Asy
         running_gateway(folder, shared=shared, upstreams=upstreams) as gateway,
         wired(gateway.url) as wire,
     ):
-        changes = gateway.parts.shared.changes
+        changes = gateway.parts.base.shared.changes
         assert isinstance(changes, RedisChanges)
         async with asyncio.timeout(10):
             await changes.connected.wait()

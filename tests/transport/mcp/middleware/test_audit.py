@@ -47,7 +47,7 @@ class Audited:
 
     async def events(self, event: str | None = None) -> list[AuditEvent]:
         """Oldest first."""
-        found = (await self.parts.audit.events("acme", 100))[::-1]
+        found = (await self.parts.base.audit.events("acme", 100))[::-1]
         return [each for each in found if event in {None, each.event}]
 
     async def kept(self, *, shared: bool) -> StoredResult:
@@ -85,8 +85,8 @@ async def audited(tmp_path: Path) -> AsyncIterator[Audited]:
             app = OriginLayer(assembled(parts, face))
             url = await stack.enter_async_context(serving(app, face.end_streams))
             yield Audited(url, parts)
-            trail = SqlAuditTrail(parts.database, parts.audit.keys)
-            assert (await VerifyAudit(trail, parts.audit.keys)("acme")).whole
+            trail = SqlAuditTrail(parts.base.database, parts.base.audit.keys)
+            assert (await VerifyAudit(trail, parts.base.audit.keys)("acme")).whole
 
 
 @pytest.fixture(params=[LEGACY, MODERN])
@@ -177,7 +177,7 @@ async def test_a_cursor_of_a_list_in_the_wrong_hands_is_refused_and_recorded(
     audited: Audited, era: str
 ) -> None:
     for name in ("w1", "w2", "w3"):
-        await freeze(audited.parts.registry, name, tenant="acme")
+        await freeze(audited.parts.base.registry, name, tenant="acme")
     async with audited.agent("ann", era) as agent:
         page = (await agent.call("window_list", {"limit": 1})).value
         following = {"limit": 1, "cursor": page["next_cursor"]}

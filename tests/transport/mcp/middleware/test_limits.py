@@ -225,7 +225,7 @@ async def test_a_turn_that_was_given_up_and_goes_on_keeps_its_place_until_it_end
         waiting.cancel()
         async with asyncio.timeout(20):
             await generate.left.wait()
-            await gateway.parts.limits.settle()
+            await gateway.parts.base.limits.settle()
         assert (await two.call("agent_session_create")).error["code"] == "CWM-7002"
         vllm.release.set()
         await generate.real.settle()
@@ -287,8 +287,7 @@ async def test_a_limit_for_a_tool_in_the_file_holds_and_is_taken_over_while_the_
         assert not (await agent.call("session_list")).is_error
         assert (await agent.call("session_list")).error["context"]["tool"] == "session_list"
         assert not (await agent.call("window_list")).is_error
-        for reconfigure in gateway.parts.reconfigure:
-            await reconfigure(read("none"))
+        await gateway.parts.reconfigure(read("none"))
         assert not (await agent.call("session_list")).is_error
 
 
@@ -326,11 +325,11 @@ async def test_redis_that_goes_away_and_comes_back_refuses_no_call_of_a_client_w
         fragile_valkey.stop()
         for _ in range(10):
             assert (await agent.call("session_list")).value["sessions"] == []
-        metrics = gateway.parts.meter.text()
+        metrics = gateway.parts.base.meter.text()
         assert 'cwm_events_total{event="limits_store_away"} 1.0' in metrics
         fragile_valkey.start()
         async with asyncio.timeout(20):
-            while gateway.parts.limits.store.away:
+            while gateway.parts.base.limits.store.away:
                 await agent.call("session_list")
         async with asyncio.timeout(20):
             while not (await agent.call("session_list")).is_error:

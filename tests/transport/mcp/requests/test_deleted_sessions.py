@@ -26,7 +26,7 @@ async def test_a_window_is_gone_on_with_by_its_chat_template_also_when_its_sessi
         gateway(tmp_path, engine=settings_for(vllm.url)) as running,
         fastmcp_agent(running.url, era, "acme") as agent,
     ):
-        registry = running.parts.registry
+        registry = running.parts.base.registry
         assert not (await agent.call("session_create", {"session_id": "s"})).is_error
         turn = await registry.record_turn("acme", "s", (1, 2, 3), LATER, {"said": "secret", **TEMPLATE})
         assert turn is not None
@@ -49,7 +49,7 @@ async def test_a_thaw_is_gone_on_with_by_its_chat_template_also_when_its_window_
         gateway(tmp_path, engine=settings_for(vllm.url)) as running,
         fastmcp_agent(running.url, era, "acme") as agent,
     ):
-        registry = running.parts.registry
+        registry = running.parts.base.registry
         assert not (await agent.call("session_create", {"session_id": "s"})).is_error
         await registry.record_turn("acme", "s", (1, 2, 3), LATER, TEMPLATE)
         assert not (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).is_error

@@ -116,7 +116,9 @@ async def test_a_tool_out_of_reach_is_refused_with_the_scopes_it_needs(
         with pytest.raises(MCPError, match="Unknown tool"):
             await reader.call_tool_mcp("there_is_no_such", {})
         denied = [
-            e for e in await running.parts.audit.events("acme", 50) if e.event == "security.access_denied"
+            e
+            for e in await running.parts.base.audit.events("acme", 50)
+            if e.event == "security.access_denied"
         ]
         assert {e.details["where"] for e in denied} >= {"window_thaw", "docs_echo"}
         assert {e.subject for e in denied} == {"key:ci"}

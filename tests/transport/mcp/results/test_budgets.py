@@ -565,7 +565,7 @@ async def test_a_reference_is_in_the_audit_log_without_its_value(referring: Fron
     handle = kept(await call(agent, "t_prose", size=LONG))["handle"]
     await call(agent, "t_take", value={"$cwm": f"{handle}#"})
     await refused(agent, {"$cwm": "r_" + "0" * 22})
-    events = await referring.gateway.parts.audit.events(agent.tenant, 10)
+    events = await referring.gateway.parts.base.audit.events(agent.tenant, 10)
     wrong, used = [event for event in events if event.event == "result_reference"]
     assert (used.outcome, wrong.outcome) == ("success", "CWM-2005")
     size = len(json.dumps(prose(LONG), ensure_ascii=False).encode())

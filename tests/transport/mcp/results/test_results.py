@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_lists_filter_sort_search_and_page(gateway: Gateway, agent: Agent) -> None:
-    registry, tenant = gateway.parts.registry, agent.tenant
+    registry, tenant = gateway.parts.base.registry, agent.tenant
     for number, tags in enumerate([("a",), ("a", "b"), ("b",)]):
         await freeze(
             registry,
@@ -49,9 +49,9 @@ async def test_lists_filter_sort_search_and_page(gateway: Gateway, agent: Agent)
 
 
 async def test_a_list_goes_on_where_its_cursor_says(gateway: Gateway, agent: Agent) -> None:
-    source = await freeze(gateway.parts.registry, "w0", tenant=agent.tenant, description="of a list")
+    source = await freeze(gateway.parts.base.registry, "w0", tenant=agent.tenant, description="of a list")
     for number in range(1, 5):
-        await clone(gateway.parts.registry, source, f"w{number}")
+        await clone(gateway.parts.base.registry, source, f"w{number}")
     asked = {"sort_by": "name", "sort_order": "asc", "search": "OF A", "limit": 2}
     seen, cursor = [], None
     while True:
@@ -66,8 +66,8 @@ async def test_a_list_goes_on_where_its_cursor_says(gateway: Gateway, agent: Age
 async def test_a_cursor_of_another_list_or_beside_an_offset_is_refused(
     gateway: Gateway, agent: Agent
 ) -> None:
-    source = await freeze(gateway.parts.registry, "w0", tenant=agent.tenant)
-    await clone(gateway.parts.registry, source, "w1")
+    source = await freeze(gateway.parts.base.registry, "w0", tenant=agent.tenant)
+    await clone(gateway.parts.base.registry, source, "w1")
     cursor = (await agent.call("window_list", {"limit": 1})).value["next_cursor"]
     for wrong in ({"sort_by": "size"}, {"offset": 1}, {"tags": ["t"]}):
         error = (await agent.call("window_list", {**wrong, "cursor": cursor})).error
@@ -76,8 +76,8 @@ async def test_a_cursor_of_another_list_or_beside_an_offset_is_refused(
 
 
 async def test_a_window_in_a_list_has_every_field_of_the_contract(gateway: Gateway, agent: Agent) -> None:
-    source = await freeze(gateway.parts.registry, "one", "aa", "bb", tenant=agent.tenant)
-    await clone(gateway.parts.registry, source, "two", tags=("t",), description="d", created_at=LATER)
+    source = await freeze(gateway.parts.base.registry, "one", "aa", "bb", tenant=agent.tenant)
+    await clone(gateway.parts.base.registry, source, "two", tags=("t",), description="d", created_at=LATER)
     listed = (await agent.call("window_list", {"sort_by": "name", "sort_order": "asc"})).value["windows"]
     assert listed[1] == {
         "name": "two",
@@ -100,7 +100,9 @@ async def test_a_window_in_a_list_has_every_field_of_the_contract(gateway: Gatew
 async def test_a_windows_status_tells_its_record_while_the_cache_is_silent(
     gateway: Gateway, agent: Agent
 ) -> None:
-    await freeze(gateway.parts.registry, "w", "aa", "bb", tenant=agent.tenant, description="d", tags=("t",))
+    await freeze(
+        gateway.parts.base.registry, "w", "aa", "bb", tenant=agent.tenant, description="d", tags=("t",)
+    )
     status = (await agent.call("window_status", {"window_name": "w"})).value
     assert status == {
         "type": "window",
@@ -125,7 +127,7 @@ async def test_a_windows_status_tells_its_record_while_the_cache_is_silent(
 
 
 async def test_blocks_come_only_when_asked_for(gateway: Gateway, agent: Agent) -> None:
-    await freeze(gateway.parts.registry, "w", "aa", "bb", tenant=agent.tenant)
+    await freeze(gateway.parts.base.registry, "w", "aa", "bb", tenant=agent.tenant)
     status = (await agent.call("window_status", {"window_name": "w", "include_blocks": True})).value
     assert status["blocks"] == [
         {"hash": "aa", "size_bytes": 100, "tiers": []},
@@ -134,7 +136,7 @@ async def test_blocks_come_only_when_asked_for(gateway: Gateway, agent: Agent) -
 
 
 async def test_a_failed_window_says_why(gateway: Gateway, agent: Agent) -> None:
-    registry = gateway.parts.registry
+    registry = gateway.parts.base.registry
     await registry.add_session(a_session("s", agent.tenant), range(1000, 1070))
     window = a_window("w", agent.tenant, session_id="s")
     await registry.begin_freeze(window, range(1000, 1070), 0)
@@ -147,7 +149,7 @@ async def test_a_failed_window_says_why(gateway: Gateway, agent: Agent) -> None:
 async def test_a_sessions_status_tells_its_state_and_where_it_came_from(
     gateway: Gateway, agent: Agent
 ) -> None:
-    registry = gateway.parts.registry
+    registry = gateway.parts.base.registry
     await freeze(registry, "w", tenant=agent.tenant)
     await registry.add_session(
         a_session("s", agent.tenant, state=SessionState.THAWED, thawed_from="w", branch_token=70), range(70)
@@ -175,7 +177,7 @@ async def test_a_sessions_status_tells_its_state_and_where_it_came_from(
 
 
 async def test_sessions_are_listed_by_state(gateway: Gateway, agent: Agent) -> None:
-    registry = gateway.parts.registry
+    registry = gateway.parts.base.registry
     await freeze(registry, "w", tenant=agent.tenant)
     for number, state in enumerate([SessionState.ACTIVE, SessionState.ACTIVE, SessionState.EXPIRED]):
         created = NOW + timedelta(minutes=number + 1)
@@ -190,7 +192,7 @@ async def test_sessions_are_listed_by_state(gateway: Gateway, agent: Agent) -> N
 async def test_a_clone_shares_what_its_source_has_and_inherits_its_tags(
     gateway: Gateway, agent: Agent
 ) -> None:
-    await freeze(gateway.parts.registry, "w", tenant=agent.tenant, tags=("t",))
+    await freeze(gateway.parts.base.registry, "w", tenant=agent.tenant, tags=("t",))
     arguments = {"source_window": "w", "target_window": "c", "description": "branch"}
     answer = (await agent.call("window_clone", arguments)).value
     assert answer == {
@@ -209,8 +211,8 @@ async def test_a_clone_shares_what_its_source_has_and_inherits_its_tags(
 async def test_a_window_in_use_is_deleted_only_with_force_and_the_refusal_names_who_uses_it(
     gateway: Gateway, agent: Agent
 ) -> None:
-    source = await freeze(gateway.parts.registry, "w", tenant=agent.tenant)
-    await clone(gateway.parts.registry, source, "c")
+    source = await freeze(gateway.parts.base.registry, "w", tenant=agent.tenant)
+    await clone(gateway.parts.base.registry, source, "c")
     refused = (await agent.call("window_delete", {"window_name": "w"})).error
     assert (refused["code"], refused["context"]["windows"]) == ("CWM-3004", ["c"])
     forced = (await agent.call("window_delete", {"window_name": "w", "force": True})).value
@@ -222,7 +224,7 @@ async def test_a_window_in_use_is_deleted_only_with_force_and_the_refusal_names_
 async def test_while_the_engine_is_down_its_verbs_are_retryable_and_leave_the_window_alone(
     gateway: Gateway, agent: Agent
 ) -> None:
-    registry = gateway.parts.registry
+    registry = gateway.parts.base.registry
     await freeze(registry, "w", "aa", tenant=agent.tenant)
     before = await registry.window(agent.tenant, "w")
     for tool, arguments in (
@@ -242,7 +244,7 @@ async def test_while_the_engine_is_down_its_verbs_are_retryable_and_leave_the_wi
 async def test_another_tenants_things_answer_like_things_that_do_not_exist(
     gateway: Gateway, agent: Agent, era: str
 ) -> None:
-    await freeze(gateway.parts.registry, "w", tenant=agent.tenant)
+    await freeze(gateway.parts.base.registry, "w", tenant=agent.tenant)
     async with fastmcp_agent(gateway.url, era) as stranger:
         for arguments, code in (({"window_name": "w"}, "CWM-2002"), ({"session_id": "of-w"}, "CWM-2001")):
             theirs = (await stranger.call("window_status", arguments)).error
@@ -257,7 +259,7 @@ async def test_another_tenants_things_answer_like_things_that_do_not_exist(
 async def test_statistics_of_a_silent_engine_are_zeros_and_count_the_registry(
     gateway: Gateway, agent: Agent
 ) -> None:
-    await freeze(gateway.parts.registry, "w", "aa", "bb", tenant=agent.tenant)
+    await freeze(gateway.parts.base.registry, "w", "aa", "bb", tenant=agent.tenant)
     statistics = (await agent.call("cache_stats")).value
     assert statistics == {
         "success": True,
@@ -298,7 +300,7 @@ async def test_metrics_are_the_same_registry_in_both_formats(gateway: Gateway, a
     assert failed["type"] == "counter"
     line = f'cwm_operation_total{{operation="session_create",status="error"}} {failed["value"]}'
     assert line in prometheus.text
-    assert line in gateway.parts.meter.text()
+    assert line in gateway.parts.base.meter.text()
 
 
 @pytest.mark.parametrize("kind", [fastmcp_agent, sdk_agent])
@@ -306,8 +308,8 @@ async def test_every_answer_is_its_schemas_and_its_text_the_same_json(
     gateway: Gateway, era: str, kind: Any
 ) -> None:
     async with kind(gateway.url, era) as agent:
-        await freeze(gateway.parts.registry, "w", "aa", tenant=agent.tenant)
-        await freeze(gateway.parts.registry, "e", tenant=agent.tenant)
+        await freeze(gateway.parts.base.registry, "w", "aa", tenant=agent.tenant)
+        await freeze(gateway.parts.base.registry, "e", tenant=agent.tenant)
         listed = await agent.client.list_tools()
         tools = {tool.name: tool for tool in getattr(listed, "tools", listed)}
         for tool, arguments in (
@@ -327,8 +329,8 @@ async def test_every_answer_is_its_schemas_and_its_text_the_same_json(
 
 
 async def test_resources_are_what_the_tools_answer(gateway: Gateway, agent: Agent) -> None:
-    await freeze(gateway.parts.registry, "w", "aa", tenant=agent.tenant)
-    await gateway.parts.registry.add_session(a_session("s", agent.tenant), ())
+    await freeze(gateway.parts.base.registry, "w", "aa", tenant=agent.tenant)
+    await gateway.parts.base.registry.add_session(a_session("s", agent.tenant), ())
 
     async def read(uri: str) -> dict[str, Any]:
         (content,) = await agent.client.read_resource(uri)

@@ -162,7 +162,7 @@ async def test_a_long_operation_tells_its_progress_and_ends_when_the_client_canc
         await began.wait()
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
-        link = running.parts.upstreams._links["all"]
+        link = running.parts.agent_side.upstreams._links["all"]
         await eventually(lambda: link._busy == 0)
         assert (await agent.call("all_echo", {"message": "still"})).text == "Echo: still"
 
@@ -228,7 +228,7 @@ async def test_a_server_killed_within_a_call_and_between_calls_is_found_again(
             await served.process.wait()
             cut_off = await calling
             assert cut_off.is_error
-            link = running.parts.upstreams._links["all"]
+            link = running.parts.agent_side.upstreams._links["all"]
             await eventually(lambda: link.state is LinkState.AWAY)
             error = (await agent.call("all_echo", {"message": "2"})).error
             assert error["code"] == "CWM-5003"

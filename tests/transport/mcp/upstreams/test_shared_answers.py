@@ -44,7 +44,7 @@ async def fronted(
 async def share(running: Gateway, policies: ToolPolicies) -> None:
     delivery = running.parts.services.delivery
     delivery.configure(replace(delivery.budgets, policies=policies))
-    await running.parts.answers.configure(policies)
+    await running.parts.agent_side.answers.configure(policies)
 
 
 class Away:
@@ -66,7 +66,7 @@ async def host() -> AsyncIterator[Host]:
 def counted(running: Gateway, what: str) -> float:
     named = {"event": f"upstream_answer_{what}"}
     return sum(
-        s.value for s in running.parts.meter.samples() if s.labels == named and "created" not in s.name
+        s.value for s in running.parts.base.meter.samples() if s.labels == named and "created" not in s.name
     )
 
 
@@ -217,7 +217,7 @@ async def test_without_its_store_every_call_is_made(tmp_path: Path, host: Host) 
         fastmcp_agent(running.url, MODERN, "acme") as agent,
     ):
         await agent.call("notes_echo", {"message": "hi"})
-        answers = running.parts.answers
+        answers = running.parts.agent_side.answers
         there = answers._context
         answers._context = replace(
             there, index=cast("Any", Away()), views=ContextViews(cast("Any", Away()), 2**20, lambda _: None)
@@ -242,7 +242,7 @@ async def test_what_another_server_of_that_name_answered_is_not_shared(
         fastmcp_agent(running.url, MODERN, "acme") as agent,
     ):
         await agent.call("notes_echo", {"message": "hi"})
-        upstreams = running.parts.upstreams
+        upstreams = running.parts.agent_side.upstreams
         if gone_between:
             await upstreams.configure([])
         await upstreams.configure([new.spec("notes")])
@@ -254,7 +254,7 @@ async def test_what_another_server_of_that_name_answered_is_not_shared(
 
 async def eventually_waiting(running: Gateway, count: int) -> None:
     def waiting() -> int:
-        return sum(asking.waiting for asking in running.parts.answers._asking.values())
+        return sum(asking.waiting for asking in running.parts.agent_side.answers._asking.values())
 
     async with asyncio.timeout(30):
         while waiting() != count:  # noqa: ASYNC110 - nobody tells

@@ -286,7 +286,7 @@ async def test_a_dead_upstream_leaves_the_others_and_is_named(tmp_path: Path, er
             assert (error["code"], error["retryable"]) == ("CWM-5003", True)
             assert error["context"]["upstream"] == "dead"
             await dead.start()
-            link = running.parts.upstreams._links["dead"]
+            link = running.parts.agent_side.upstreams._links["dead"]
             await eventually(lambda: link.state is LinkState.READY)
             assert "dead_echo" in await names(agent)
 
@@ -345,8 +345,8 @@ async def test_reconfiguring_lets_calls_end_where_they_began(tmp_path: Path, era
     async with hosted(legacy=True) as host, fronted(tmp_path, era, host.spec("notes")) as (agent, running):
         holding = asyncio.create_task(agent.call("notes_hold"))
         await host.seen.began.wait()
-        await running.parts.upstreams.configure([host.spec("renamed")])
-        link = running.parts.upstreams._links["renamed"]
+        await running.parts.agent_side.upstreams.configure([host.spec("renamed")])
+        link = running.parts.agent_side.upstreams._links["renamed"]
         await link.settled()
         assert not {"notes_hold"} & await names(agent)
         assert "renamed_hold" in await names(agent)
@@ -368,7 +368,7 @@ async def test_clients_hear_that_an_upstreams_tools_changed(tmp_path: Path) -> N
             assert (await wire.ask(session, "tools/call", **called)).status_code == 200
             await asyncio.gather(*(told_of_tools(each) for each in (stream, listening)))
             assert "notes_grown" in (await wire.post(LIST, mcp_session_id=session)).text
-            await running.parts.upstreams.configure([])
+            await running.parts.agent_side.upstreams.configure([])
             await asyncio.gather(*(told_of_tools(each) for each in (stream, listening)))
             assert "notes_" not in (await wire.post(LIST, mcp_session_id=session)).text
 
@@ -412,14 +412,14 @@ async def test_a_subscription_to_an_upstreams_resource_outlives_a_change_of_its_
 ) -> None:
     uri = "notes://notes/today"
     async with notes_behind(tmp_path, stateless=stateless) as (host, running, wire):
-        upstreams, session = running.parts.upstreams, await wire.session()
+        upstreams, session = running.parts.agent_side.upstreams, await wire.session()
         async with wire.stream(session) as stream:
             assert (await wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
             changed = host.spec("notes", stateless=stateless, call_seconds=200)
             await upstreams.configure([changed])
             await eventually(lambda: upstreams._links["notes"].spec == changed)
             # Nothing is asked of a stateful one by this session: its session there is opened all the same.
-            agent = running.parts.agents.held(AGENT, session)
+            agent = running.parts.agent_side.agents.held(AGENT, session)
             assert agent is not None
             link = upstreams._links["notes"]
             await eventually(lambda: stateless or links_of(agent).opened(link) is not None)
@@ -456,11 +456,11 @@ async def test_who_only_listens_hears_of_a_shared_upstreams_resource_for_as_long
         wired(running.url) as wire,
     ):
         running.face.streams._keepalive_seconds = running.face.subscriptions.keepalive_seconds = 0.01
-        agents, other = running.parts.agents, await wire.session()
+        agents, other = running.parts.agent_side.agents, await wire.session()
         async with only_listening(running, wire, whose, uri) as (agent_session, stream):
             held = agents.held(AGENT, agent_session)
             assert held is not None
-            used, kept = held.last_used, running.sessions._kept.get(held.key)
+            used, kept = held.last_used, running.sessions._sessions.get(held.key)
             kept_at = kept.used_at if kept else 0.0
             await eventually(lambda: held.last_used > used and (not kept or kept.used_at > kept_at))
             # What was not used since then has been idle for too long.
@@ -493,7 +493,7 @@ def alive(pid: int) -> bool:
 
 
 async def _pid_of_catalogue(running: Gateway) -> str:
-    session = running.parts.upstreams._links["program"].session
+    session = running.parts.agent_side.upstreams._links["program"].session
     assert session is not None
     answer = await session.request("tools/call", {"name": "process", "arguments": {}}, timeout_seconds=10)
     return str(answer["content"][0]["text"])

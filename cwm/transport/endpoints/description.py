@@ -14,8 +14,6 @@ from starlette.routing import Route
 
 from cwm.domain.names import SESSION_ID_PATTERN
 
-PATH: Final = "/openapi.json"
-
 _Shape = dict[str, Any]
 
 
@@ -239,4 +237,4 @@ def routes(version: str) -> list[Route]:
     async def serve(_: Request) -> Response:
         return JSONResponse(document)
 
-    return [Route(PATH, serve)]
+    return [Route("/openapi.json", serve)]

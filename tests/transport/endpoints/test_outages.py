@@ -22,7 +22,7 @@ from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.upstream import UpstreamSpec
 from cwm.services.upstreams.link import LinkState
 from cwm.settings import Engine
-from cwm.transport.http.health import routes
+from cwm.transport.endpoints.health import routes
 from tests import postgres
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.cli.command import serving as serving_process
@@ -110,7 +110,7 @@ async def with_engine(gateway: Gateway, engine: Engine, **changes: Any) -> Async
     """``/readyz`` of the gateway in front of another engine."""
     vllm, cache = VllmEngine(engine), LmcacheTier(engine)
     inspect = replace(gateway.parts.services.inspect, engine=vllm, kv_tier=cache, **changes)
-    app = Starlette(routes=list(routes(inspect, gateway.parts.meter)))
+    app = Starlette(routes=list(routes(inspect, gateway.parts.base.meter)))
     async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
         yield http
     await vllm.aclose()
@@ -154,7 +154,7 @@ async def test_an_upstream_that_is_away_degrades_since_the_link_knows_it(tmp_pat
         engine = Engine(vllm_url=vllm.url, lmcache_url="none", coordinator_url="none")
         async with with_engine(gateway, engine) as http:
             async with asyncio.timeout(20):
-                while (lost := gateway.parts.upstreams.health()[0]).state is not LinkState.AWAY:
+                while (lost := gateway.parts.agent_side.upstreams.health()[0]).state is not LinkState.AWAY:
                     await http.get("/healthz")
             ready, metrics = await http.get("/readyz"), await http.get("/metrics")
     assert (ready.status_code, ready.json()["status"]) == (200, "degraded")

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.services.health.inspect import Inspect
 from cwm.settings import Engine
-from cwm.transport.http.health import routes
+from cwm.transport.endpoints.health import routes
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.transport.mcp.gateway import Gateway, serving
 from tests.transport.mcp.gateway import gateway as running_gateway
@@ -76,7 +76,7 @@ async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path
             inspect.reuse,
             inspect.audit_fault,
         )
-        app = Starlette(routes=list(routes(answering, gateway.parts.meter)))
+        app = Starlette(routes=list(routes(answering, gateway.parts.base.meter)))
         async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             response = await http.get("/readyz")
         await engine.aclose()
@@ -84,7 +84,7 @@ async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path
 
 
 async def test_metrics_are_prometheus_text(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    gateway.parts.meter.event("thaw_without_lmcache")
+    gateway.parts.base.meter.event("thaw_without_lmcache")
     response = await http.get("/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert 'cwm_events_total{event="thaw_without_lmcache"} 1.0' in response.text
