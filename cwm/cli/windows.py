@@ -230,6 +230,8 @@ def delete(
         f"Deleted window {name}: {count(answer['blocks_deleted'], 'block')}, "
         f"{size(answer['space_freed_bytes'])} freed."
     )
+    if "session_id" in answer:
+        print(f"Its session {answer['session_id']} stays: {answer['session_state']}.")
     _warn(answer)
 
 

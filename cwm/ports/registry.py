@@ -236,8 +236,8 @@ class Registry(Protocol):
         """Remove the window, its references, and its snapshot when nothing else needs it. CWM-2002.
 
         CWM-4002, and nothing changes, when since it was read the window was replaced, stored under another salt, or
-        began to be stored: ``debt`` would not match. A frozen or deleted session is removed with its last window,
-        and its tokens too.
+        began to be stored: ``debt`` would not match. A frozen session stays, as an expired one once its last window is
+        gone; the record of a deleted session goes with that window.
         """
 
     # intents

@@ -90,7 +90,16 @@ _SHAPES: Final[Mapping[str, _Shape]] = {
     ),
     "Reconcile": {**_object({"dry_run": _FLAG}), "additionalProperties": False},
     "Steps": _object(
-        {"steps": _list(_object(dict.fromkeys(("action", "tenant", "subject", "outcome", "detail"), _TEXT)))}
+        {
+            "steps": _list(
+                _object(
+                    {
+                        **dict.fromkeys(("action", "tenant", "subject", "outcome", "detail"), _TEXT),
+                        "of_session": _FLAG,
+                    }
+                )
+            )
+        }
     ),
     "Completion": _object(
         {

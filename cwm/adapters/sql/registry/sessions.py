@@ -159,7 +159,7 @@ class SessionRecords:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
         if session.state is SessionState.FROZEN:
             raise SessionNotActiveError(
-                f"Session '{session_id}' is frozen; delete its windows instead.", session_id=session_id
+                f"Session '{session_id}' is frozen; delete its windows first.", session_id=session_id
             )
         mine = and_(session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id)
         connection.execute(delete(session_tokens).where(mine))

@@ -260,6 +260,9 @@ def deleted(result: Deleted) -> schemas.Deleted:
         "blocks_deleted": result.blocks_deleted,
         "space_freed_bytes": result.space_freed_bytes,
     }
+    if result.session is not None:
+        answer["session_id"] = result.session.id
+        answer["session_state"] = _state(result.session)
     if result.warning is not None:
         answer["warning"] = result.warning
     return answer

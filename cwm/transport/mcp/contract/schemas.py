@@ -234,6 +234,12 @@ class Deleted(TypedDict):
         int, Field(description="Number of deleted blocks: those that nothing else referred to")
     ]
     space_freed_bytes: Annotated[int, Field(description="Size of one copy of those blocks")]
+    session_id: NotRequired[
+        Annotated[str, Field(description="The session that was frozen, which stays; left out if it is gone")]
+    ]
+    session_state: NotRequired[
+        Annotated[SessionState, Field(description="expired once its last window is deleted")]
+    ]
     warning: NotRequired[str]
 
 

@@ -117,8 +117,8 @@ async def session_list(
     """List sessions, the newest first.
 
     Use it to find a session to continue or to freeze. active: takes turns. thawed: restored from a window,
-    takes turns. frozen: saved as a window; thaw the window to continue. expired: idle for too long, takes no
-    turns; freeze it and thaw the window to continue, or delete it.
+    takes turns. frozen: saved as a window; thaw the window to continue. expired: idle for too long, or its last
+    window was deleted; takes no turns; freeze it and thaw the window to continue, or delete it.
 
     Errors: CWM-1003 malformed field.
     """
@@ -132,8 +132,8 @@ async def session_delete(
 ) -> schemas.SessionDeleted:
     """Delete a session for ever: its tokens, and the blocks that nothing else refers to.
 
-    Windows that were frozen from it stay. A frozen session is deleted with its last window: delete that
-    window instead.
+    Windows that were frozen from it stay. A frozen session is deleted after its windows: with the last of them
+    it becomes expired.
 
     Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is frozen, or has a
     turn in flight (retryable).

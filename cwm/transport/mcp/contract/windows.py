@@ -268,6 +268,9 @@ async def window_delete(
 ) -> schemas.Deleted:
     """Delete a window for ever: its record, its tokens, and the blocks that nothing else refers to.
 
+    The session that was frozen stays, as session_id; once its last window is deleted, its session_state is
+    expired: freeze it again, or delete it with session_delete.
+
     It is refused while other windows descend from this one or live sessions were thawed from it; the error's
     context names them. With force the window is deleted anyway, and they keep working. blocks_deleted and
     space_freed_bytes count only blocks that nothing else uses.
