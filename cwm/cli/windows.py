@@ -121,7 +121,7 @@ def freeze(
         return
     print(
         f"Froze {count(answer['token_count'], 'token')} of session {session} as window {name}: "
-        f"{count(answer['block_count'], 'block')}, {size(answer['total_size_bytes'])}, {answer['storage_tier']}."
+        f"{count(answer['block_count'], 'block')}, {size(answer['total_size_bytes'])}, {answer.get('storage_tier', 'no tier')}."
     )
     _warn(answer)
 

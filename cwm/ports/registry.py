@@ -16,7 +16,7 @@ from cwm.domain.canary import Canary
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import Session, SessionQuery, SessionState
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 
 
@@ -98,8 +98,8 @@ class Registry(Protocol):
         ``revision``, or not the one created at ``created_at``, where these are given.
         """
 
-    async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:
-        """Sessions, the newest first, without their metadata."""
+    async def sessions(self, tenant: str, query: SessionQuery) -> list[Session]:
+        """At most ``query.limit`` sessions, without their metadata."""
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of the scope's sessions that still need their chunks and whose first 16 token ids equal those of ``head``.

@@ -18,7 +18,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Intent
 from cwm.domain.prefix import digest
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import Chunk, Durability, Window
 from cwm.ports.registry import Dependents, Registry
 from tests.contracts.nouns import (
@@ -95,7 +95,7 @@ async def test_of_eight_freezes_of_a_name_at_once_one_wins(registry: Registry) -
     window = await registry.window("acme", "w")
     assert window is not None
     assert window.session_id == winner
-    frozen = await registry.sessions("acme", SessionState.FROZEN, 10)
+    frozen = await registry.sessions("acme", SessionQuery(frozenset({SessionState.FROZEN}), 10))
     assert [session.id for session in frozen] == [winner]
 
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import Durability, Retention, WindowQuery
 from tests.live.crasher import Crasher, crasher
 from tests.live.engine import LiveEngine
@@ -104,7 +104,7 @@ class Machine(RuleBasedStateMachine):
         registry = home.parts.registry
         found = await registry.windows(tenant, WindowQuery(limit=100))
         listed, total = found.windows, found.total
-        sessions = await registry.sessions(tenant, None, 100)
+        sessions = await registry.sessions(tenant, SessionQuery(limit=100))
         salts = {window.cache_salt for window in listed}
         return [
             [(w.name, w.durability, w.pinned, w.snapshot_id, w.block_count) for w in listed],
@@ -254,7 +254,7 @@ class Machine(RuleBasedStateMachine):
     async def agrees(self, tenant: str, *, whole: bool) -> None:
         home, model = self.homes[tenant], self.models[tenant]
         registry = home.parts.registry
-        sessions = await registry.sessions(tenant, None, 100)
+        sessions = await registry.sessions(tenant, SessionQuery(limit=100))
         assert {s.id: s.state for s in sessions} == {s: state for s, (state, _) in model.sessions.items()}
         for session, (_, ids) in model.sessions.items():
             assert await registry.session_tokens(tenant, session) == tuple(ids)
