@@ -45,6 +45,7 @@ def shared_context(
         value_bytes=context.context_value_kb * 1024,
         versions=context.context_versions,
         snapshots=context.context_snapshots,
+        ttl_seconds=context.context_ttl_seconds,
     )
     return SharedContext(
         index=shared.context,

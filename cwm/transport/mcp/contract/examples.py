@@ -29,6 +29,7 @@ _ENTRY: Final = {
     "key": "files/package.json",
     "version": 17,
     "size_bytes": 74,
+    "hash": "5f1d0c2b8a7e4963d0b6f1c84e27a95b3d6c8f01e2a4b5c6d7e8f90123456789",
     "priority": 5,
     "immutable": False,
     "author": "ann",
