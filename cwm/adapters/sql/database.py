@@ -13,15 +13,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from cwm.domain.errors import StorageWriteError
 from cwm.settings import places
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 LOCK_TIMEOUT_SECONDS: Final = 10
 WRITES_BETWEEN_CHECKPOINTS: Final = 1024
@@ -113,6 +115,9 @@ class PostgresDatabase:
     """Transactions on a pool of asyncpg connections."""
 
     def __init__(self, target: URL) -> None:
+        # Not for a gateway on SQLite: it loads SQLAlchemy's ORM, 6 MB.
+        from sqlalchemy.ext.asyncio import create_async_engine
+
         # Autocommit for single statements and the pool's pings: BEGIN and COMMIT cost a round trip each.
         self._at_once: AsyncEngine = create_async_engine(
             target,
