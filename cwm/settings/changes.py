@@ -14,6 +14,8 @@ from cwm.settings.upstreams import UPSTREAMS
 
 MASK: Final = "[hidden]"
 _MOST_CHARS: Final = 400
+# A shorter value of a variable is hardly a secret, and its letters are in every word.
+_SHORTEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ def _text(value: Any) -> str:
 
 
 def _masked(text: str, secrets: Iterable[str]) -> str:
-    for secret in filter(None, secrets):
-        text = text.replace(secret, MASK)
+    for secret in secrets:
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, MASK)
     return text[:_MOST_CHARS]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +34,7 @@ _LATER: Final = "LMCache stopped answering: what the window had there goes when 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """``session`` is the one that was frozen, as the window leaves it; None when it was deleted before."""
+    """``session`` is the one that was frozen, as the window leaves it; None when it was deleted before, or cannot be read."""
 
     window_name: str
     blocks_deleted: int
@@ -88,7 +89,10 @@ class Delete:
         owed = await self.registry.remove_window(window, self.clock.now(), debt)
         released = await self.release(owed)
         freed_bytes = sum(chunk.size_bytes for chunk in unshared)
-        session = await self.registry.session(window.tenant, window.session_id)
+        session = None
+        # The window is gone, whether or not what is left can be read.
+        with suppress(StorageReadError):
+            session = await self.registry.session(window.tenant, window.session_id)
         return Deleted(window.name, len(unshared), freed_bytes, session, None if released else _LATER)
 
     async def _refuse_in_use(self, window: Window) -> None:

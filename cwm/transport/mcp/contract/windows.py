@@ -109,7 +109,7 @@ async def window_thaw(
     from a prompt of the same length. The window stays; thaw it again for another branch. Continue the
     returned session_id with session_generate, or over the OpenAI-compatible API with the header
     CWM-Session-Id. With continuation_prompt, the model's answer to it is in continuation; if that turn fails,
-    the new session is deleted again.
+    the new session is deleted again, and the error's context.deleted_session names it.
 
     receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
     warning, when blocks were lost: the context is still complete. verification says whether the restored KV
