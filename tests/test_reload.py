@@ -16,7 +16,7 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
-from tests.cli.command import environment
+from tests.cli.command import cwm, environment
 from tests.eventually import eventually
 from tests.transport.mcp.upstream_hosts import hosted
 
@@ -62,6 +62,11 @@ def test_each_change_is_told_counted_and_kept_apart_from_what_needs_a_restart(tm
     assert waits["settings"] == ["http.port"]
     assert refused["why"].startswith(f"upstreams.docs in {config}: ")
     assert 'cwm_events_total{event="config_reload_applied"} 1.0' in metrics
+    listed = cwm(tmp_path, "audit", "list", "--event", "settings.change", "--json").stdout
+    audited = {event["outcome"]: event["details"] for event in json.loads(listed)["records"]}
+    assert audited["waits"] == {"http.port": {"before": "8700", "after": "9"}}
+    assert audited["applied"]["upstreams.docs"]["before"] == ""
+    assert "name='docs'" in audited["applied"]["upstreams.docs"]["after"]
     assert 'cwm_events_total{event="config_reload_refused"} 1.0' in metrics
 
 

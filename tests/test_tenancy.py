@@ -191,6 +191,7 @@ def spelled(template: str, names: Mapping[str, str]) -> Iterator[str]:
         uri = template.replace("{scope}", scope).replace("{part}", "0")
         for field in ("handle", "key"):
             uri = uri.replace(f"{{{field}}}", names[field]).replace(f"{{{field}*}}", names[field])
+        uri = uri.replace("{?cursor}", f"?cursor={names['cursor']}")
         assert "{" not in uri, f"{template}: which of A's things could be named by it?"
         yield uri
 

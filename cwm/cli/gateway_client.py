@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
+from cwm.cli.retries import RetryableError, repeated
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,6 +38,8 @@ OnPiece: TypeAlias = Callable[[str], None]
 _LAST_PORT: Final = 65_535
 _NOT_OURS: Final = {200, 404, 405}
 _FIRST_FAULT: Final = 400
+_NOT_CARRIED_OUT: Final = {429, 503}
+_FOR_NOW: Final = {*_NOT_CARRIED_OUT, 502, 504}
 _MEANINGS: Final = {
     500: ": it failed; its log says why",
     502: ": it is a proxy that does not reach the gateway",
@@ -45,12 +48,24 @@ _MEANINGS: Final = {
 }
 
 
-class ToolRefusedError(Exception):
+class ToolRefusedError(RetryableError):
     """The error object that the gateway returned: ``{code, message, retryable, context}``."""
 
-    def __init__(self, code: str, message: str, context: Mapping[str, Any]) -> None:
+    def __init__(self, error: Mapping[str, Any], hint: str = "") -> None:
+        self.code, self.message = str(error["code"]), f"{error['message']}{hint}"
+        super().__init__(self.message)
+        self.context: Mapping[str, Any] = error.get("context") or {}
+        self.retryable = error.get("retryable") is True
+        self.retry_after = error.get("retry_after_seconds")
+
+
+class GatewayAwayError(RetryableError, ConnectionError):
+    """No gateway carried out the request: none answers, or what stands before it refuses for now."""
+
+    def __init__(self, message: str, last: LastAnswer) -> None:
         super().__init__(message)
-        self.code, self.message, self.context = code, message, context
+        self.retry_after = last.retry_after
+        self.retryable = last.tls_fault is None and (last.status is None or last.status in _FOR_NOW)
 
 
 def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnPiece | None = None) -> Any:
@@ -65,8 +80,31 @@ def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnP
     except UnicodeEncodeError:
         fail("CWM-1003", "An argument is not valid UTF-8.", USAGE)
 
+    pieces = 0
+
+    def show(piece: str) -> None:
+        nonlocal pieces
+        pieces += 1
+        assert on_piece is not None
+        on_piece(piece)
+
+    async def attempt() -> Any:
+        try:
+            return await call_tool(where, tool, sendable, show if on_piece else None, credential)
+        except RetryableError as failed:
+            # Text that was printed would be printed twice.
+            failed.retryable = failed.retryable and not pieces
+            raise
+
+    return answered(attempt)
+
+
+def answered(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """The result of ``attempt``, repeated as CWM_CLIENT_RETRIES says. A failure ends the command with its code."""
+    retries = load_settings(upstreams=False).http.client_retries
+
     async def work(_: Interrupts) -> Any:
-        return await call_tool(where, tool, sendable, on_piece, credential)
+        return await repeated(attempt, retries)
 
     try:
         return run_to_end(work)
@@ -187,8 +225,8 @@ async def call_tool(
                 if isinstance(failed, MCPError):
                     _raise_refusal(failed)
                     if last.status is not None:
-                        raise ConnectionError(other_answer(url, last.status)) from failed
-                raise ConnectionError(no_answer(url, last)) from failed
+                        raise GatewayAwayError(other_answer(url, last.status), last) from failed
+                raise GatewayAwayError(no_answer(url, last), last) from failed
             result = await _request(client, url, tool, arguments, on_progress if on_piece else None, last)
     except httpx2.TransportError as failed:
         # The client raises this when it disconnects, even if the result has already arrived.
@@ -216,7 +254,10 @@ async def _request(
             _raise_refusal(failed)
             if last.status is not None and last.status >= _FIRST_FAULT:
                 why = f"{_in_words(last.status)}."
-        raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
+        sentence = f"The gateway at {url} did not answer {tool}: {why}"
+        if last.status in _NOT_CARRIED_OUT:
+            raise GatewayAwayError(sentence, last) from failed
+        raise ConnectionError(sentence) from failed
 
 
 def _raise_refusal(failed: MCPError) -> None:
@@ -227,7 +268,7 @@ def _raise_refusal(failed: MCPError) -> None:
     hint = ""
     if data["code"] == "CWM-9002":
         hint = " Give CWM_API_KEY an API key (`cwm keys create`) or an access token."
-    raise ToolRefusedError(data["code"], f"{data['message']}{hint}", data.get("context") or {}) from failed
+    raise ToolRefusedError(data, hint) from failed
 
 
 def _answer(result: CallToolResult) -> Any:
@@ -235,8 +276,8 @@ def _answer(result: CallToolResult) -> Any:
     if not result.is_error:
         return result.structured_content or json.loads(text)
     try:
-        error = json.loads(text)
-        refused = ToolRefusedError(error["code"], error["message"], error.get("context") or {})
-    except (ValueError, KeyError, TypeError):
-        refused = ToolRefusedError("CWM-9001", text or "The gateway refused the call without a reason.", {})
+        refused = ToolRefusedError(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        why = text or "The gateway refused the call without a reason."
+        refused = ToolRefusedError({"code": "CWM-9001", "message": why})
     raise refused

@@ -7,14 +7,19 @@ from dataclasses import dataclass
 import httpx2
 
 from cwm.adapters import certificates
+from cwm.cli.retries import seconds_of
 
 
 @dataclass(slots=True)
 class LastAnswer:
-    """``status`` is None when no response came. ``tls_fault`` describes the TLS failure, if that was the cause."""
+    """``status`` is None when no response came. ``tls_fault`` describes the TLS failure, if that was the cause.
+
+    ``retry_after``: the seconds after which the response asks to try again.
+    """
 
     status: int | None = None
     tls_fault: str | None = None
+    retry_after: float | None = None
 
 
 class NotedTransport(httpx2.AsyncHTTPTransport):
@@ -32,11 +37,12 @@ class NotedTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method != "POST":
             return await super().handle_async_request(request)
-        self._last.status = self._last.tls_fault = None
+        self._last.status = self._last.tls_fault = self._last.retry_after = None
         try:
             response = await super().handle_async_request(request)
         except httpx2.TransportError as failed:
             self._last.tls_fault = certificates.fault(failed)
             raise
         self._last.status = response.status_code
+        self._last.retry_after = seconds_of(response.headers.get("retry-after"))
         return response

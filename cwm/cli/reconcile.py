@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, NoReturn
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, print_json, print_table, run_to_end
+from cwm.cli.console import FOUND_FAULTS, print_json, print_table
 from cwm.cli.gateway_client import (
+    GatewayAwayError,
     JsonOption,
+    ToolRefusedError,
     UrlOption,
+    answered,
     base_url,
     http_client,
     no_answer,
@@ -36,10 +40,7 @@ def reconcile(
         print(f"The gateway at {where} reconciles everything and reads back all guaranteed windows ...")
         sys.stdout.flush()
 
-    async def work(_: Interrupts) -> Any:
-        return await _ask(where, dry_run=dry_run)
-
-    steps = run_to_end(work)["steps"]
+    steps = answered(partial(_ask, where, dry_run=dry_run))["steps"]
     if as_json:
         print_json({"steps": steps})
     else:
@@ -67,17 +68,13 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
         async with http_client(headers, httpx2.Timeout(None), last=last) as http:
             answer = await http.post(f"{where}/reconcile", json={"dry_run": dry_run})
     except (httpx2.TransportError, OSError):
-        fail("CWM-5001", no_answer(where, last))
+        raise GatewayAwayError(no_answer(where, last), last) from None
     try:
         body = answer.json()
     except ValueError:
         body = None
     if not (answer.is_success and isinstance(body, dict) and "steps" in body):
-        _refused(where, answer.status_code, body)
+        if isinstance(body, dict) and {"code", "message"} <= body.keys():
+            raise ToolRefusedError(body)
+        raise GatewayAwayError(other_answer(where, answer.status_code), last)
     return body
-
-
-def _refused(where: str, status: int, body: Any) -> NoReturn:
-    if isinstance(body, dict) and "code" in body:
-        fail(body["code"], str(body.get("message")))
-    fail("CWM-5001", other_answer(where, status))

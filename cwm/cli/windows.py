@@ -117,7 +117,7 @@ def freeze(
     end_with_json(answer, as_json=as_json)
     print(
         f"Froze {count(answer['token_count'], 'token')} of session {session} as window {name}: "
-        f"{count(answer['block_count'], 'block')}, {size(answer['total_size_bytes'])}, {answer['storage_tier']}."
+        f"{count(answer['block_count'], 'block')}, {size(answer['total_size_bytes'])}, {answer.get('storage_tier', 'no tier')}."
     )
     _warn(answer)
 
@@ -220,6 +220,8 @@ def delete(
         f"Deleted window {name}: {count(answer['blocks_deleted'], 'block')}, "
         f"{size(answer['space_freed_bytes'])} freed."
     )
+    if "session_id" in answer:
+        print(f"Its session {answer['session_id']} stays: {answer['session_state']}.")
     _warn(answer)
 
 

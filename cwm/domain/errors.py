@@ -90,6 +90,8 @@ class WindowNotFoundError(CwmError):
 
 
 class BlockNotFoundError(CwmError):
+    """Of the first contract, and never raised: a missing block is computed again (decision 0041)."""
+
     code, kind, retryable = "CWM-2003", ErrorKind.NOT_FOUND, True
 
 

@@ -1,6 +1,6 @@
-"""Signed cursors for lists of windows, as text that an agent sends back to get the next page.
+"""Signed cursors for lists of windows and sessions, as text that an agent sends back to get the next page.
 
-A cursor holds the sort value and the name of the last window seen. It is bound to the reader (tenant and subject) and
+A cursor holds the sort value and the name of the last window seen, or the creation time and id of the last session. It is bound to the reader (tenant and subject) and
 to the query, and expires, as cursors into results do.
 """
 
@@ -19,6 +19,7 @@ from cwm.domain.cursor import CursorFault, CursorKeys, reader_of, refusal, requi
 from cwm.domain.errors import InvalidWindowNameError
 from cwm.domain.names import require_window_name
 from cwm.domain.principal import Principal
+from cwm.domain.session import SessionMark, SessionQuery
 from cwm.domain.window import WindowMark, WindowQuery, WindowSort
 
 _VERSION: Final = 2
@@ -45,6 +46,13 @@ class ListClaim:
         except (ValueError, TypeError, OverflowError, InvalidWindowNameError):
             raise refusal(CursorFault.MALFORMED) from None
 
+    def require_sessions(self, query: SessionQuery) -> SessionMark:
+        """The position to continue a list of sessions at. CWM-1003 when the cursor was made for another query."""
+        if not hmac.compare_digest(self.binding, _binding(query)):
+            raise refusal(CursorFault.FOREIGN)
+        value, session_id = json.loads(self.mark)
+        return SessionMark(_time(value), session_id)
+
 
 class ListCursors:
     """Makes and verifies cursors of lists."""
@@ -52,10 +60,19 @@ class ListCursors:
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._keys = CursorKeys(secrets)
 
-    def make(self, mark: WindowMark, reader: Principal, query: WindowQuery, expires_at: datetime) -> str:
-        value = mark.value.astimezone(UTC).isoformat() if isinstance(mark.value, datetime) else mark.value
+    def make(
+        self,
+        mark: WindowMark | SessionMark,
+        reader: Principal,
+        query: WindowQuery | SessionQuery,
+        expires_at: datetime,
+    ) -> str:
+        """The cursor that continues ``query`` after ``mark``, for this reader, until ``expires_at``."""
+        value, name = (mark.created_at, mark.id) if isinstance(mark, SessionMark) else (mark.value, mark.name)
+        if isinstance(value, datetime):
+            value = value.astimezone(UTC).isoformat()
         head = _HEAD.pack(int(expires_at.timestamp()), reader_of(reader), _binding(query))
-        document = json.dumps([value, mark.name], separators=(",", ":"))
+        document = json.dumps([value, name], separators=(",", ":"))
         return self._keys.signed(_VERSION, head + document.encode())
 
     def read(self, cursor: str, reader: Principal, now: datetime) -> ListClaim:
@@ -72,17 +89,27 @@ def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
         case WindowSort.NAME:
             return require_window_name(value)
         case WindowSort.CREATED_AT:
-            return datetime.fromisoformat(value).astimezone(UTC)
+            return _time(value)
         case _:
             if type(value) is not int or not 0 <= value <= _LARGEST[sort_by]:
                 raise ValueError("no such count")
             return value
 
 
-def _binding(query: WindowQuery) -> bytes:
-    """A hash of everything that decides which windows come in which order; the page length may differ."""
+def _time(value: str) -> datetime:
+    return datetime.fromisoformat(value).astimezone(UTC)
+
+
+def _binding(query: WindowQuery | SessionQuery) -> bytes:
+    """A hash of everything that decides what comes in which order; the page length may differ."""
+    facts = _facts(query) if isinstance(query, WindowQuery) else ["sessions", sorted(query.states or ())]
+    material = json.dumps(facts).encode()
+    return hashlib.sha256(material).digest()[:_BINDING_BYTES]
+
+
+def _facts(query: WindowQuery) -> list[Any]:
     bounds = [bound and bound.isoformat() for bound in (query.created_after, query.created_before)]
-    facts = [
+    return [
         list(query.tags),
         query.model,
         *bounds,
@@ -90,5 +117,3 @@ def _binding(query: WindowQuery) -> bytes:
         query.sort_by.value,
         query.descending,
     ]
-    material = json.dumps(facts).encode()
-    return hashlib.sha256(material).digest()[:_BINDING_BYTES]

@@ -26,6 +26,23 @@ OWN: Final = "cwm."
 
 
 @dataclass(frozen=True, slots=True)
+class SessionMark:
+    """A position in the list of sessions: right after the session with this creation time and id."""
+
+    created_at: datetime
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionQuery:
+    """Sessions in one of ``states`` (in any if None), the newest first, from ``after`` on."""
+
+    states: frozenset[SessionState] | None = None
+    limit: int = 50
+    after: SessionMark | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """The record of a conversation. Its token ids are stored separately, see ``Registry.session_tokens``.
 
@@ -48,6 +65,16 @@ class Session:
     thawed_from: str | None = None
     branch_token: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def own_metadata(self) -> dict[str, Any]:
+        """What CWM needs of the metadata to continue windows of this session."""
+        return {name: value for name, value in self.metadata.items() if name.startswith(OWN)}
+
+    @property
+    def user_metadata(self) -> dict[str, Any]:
+        """The metadata that was given with session_create."""
+        return {name: value for name, value in self.metadata.items() if not name.startswith(OWN)}
 
     def require_live(self, action: str) -> None:
         """Raise CWM-3002 unless the session accepts turns."""

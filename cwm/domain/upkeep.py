@@ -17,10 +17,11 @@ class StepOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``subject`` is the window, session or cache_salt concerned; ``detail`` says what and why."""
+    """``subject`` is the window, session (``of_session``) or cache_salt concerned; ``detail`` says what and why."""
 
     action: str
     tenant: str
     subject: str
     outcome: StepOutcome
     detail: str = ""
+    of_session: bool = False

@@ -81,6 +81,23 @@ class Window:
     expires_at: datetime | None = None
     proven_at: datetime | None = None
 
+    @property
+    def stored_tier(self) -> Tier | None:
+        """``storage_tier`` once blocks are proven to be there; None while nothing is stored."""
+        return self.storage_tier if self.block_count and self.durability is Durability.DURABLE else None
+
+    @property
+    def warning(self) -> str | None:
+        """Why the window has no blocks, and will have none."""
+        if self.identity.chunk_size is None:
+            return "This engine has no LMCache: the tokens are kept, a thaw computes their KV again."
+        if self.block_count or self.durability is not Durability.DURABLE:
+            return None
+        return (
+            f"The context is shorter than one block of {self.identity.chunk_size} tokens: "
+            "the tokens are kept, a thaw computes their KV again."
+        )
+
 
 class WindowSort(StrEnum):
     NAME = "name"

@@ -65,6 +65,18 @@ class RequestMeter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Contents (shared context, stored results) in this process's memory.
+
+    ``reads`` by outcome since the start: ``hit``, ``warm_hit`` (decompressed) and ``miss`` (read from the shared store).
+    """
+
+    reads: Mapping[str, int] = field(default_factory=dict)
+    used_bytes: int = 0
+    limit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """The current state of the system. None means that it could not be determined.
 
@@ -78,6 +90,7 @@ class Standing:
     components: Mapping[str, bool] = field(default_factory=dict)
     upstreams: Mapping[str, bool] = field(default_factory=dict)
     agent_sessions: int = 0
+    context: MemoryUse = field(default_factory=MemoryUse)
     database_transactions: int = 0
     database_connections: int = 0
 

@@ -16,7 +16,7 @@ from cwm.domain.canary import Canary
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import Session, SessionQuery, SessionState
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 
 
@@ -98,8 +98,8 @@ class Registry(Protocol):
         ``revision``, or not the one created at ``created_at``, where these are given.
         """
 
-    async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:
-        """Sessions, the newest first, without their metadata."""
+    async def sessions(self, tenant: str, query: SessionQuery) -> list[Session]:
+        """At most ``query.limit`` sessions, without their metadata."""
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of the scope's sessions that still need their chunks and whose first 16 token ids equal those of ``head``.
@@ -236,8 +236,8 @@ class Registry(Protocol):
         """Remove the window, its references, and its snapshot when nothing else needs it. CWM-2002.
 
         CWM-4002, and nothing changes, when since it was read the window was replaced, stored under another salt, or
-        began to be stored: ``debt`` would not match. A frozen or deleted session is removed with its last window,
-        and its tokens too.
+        began to be stored: ``debt`` would not match. A frozen session stays, as an expired one once its last window is
+        gone; the record of a deleted session goes with that window.
         """
 
     # intents

@@ -38,6 +38,12 @@ class Http(Group):
     drain_seconds: Seconds = Field(
         30.0, ge=0, description="How long a stopping gateway waits for running streams to finish."
     )
+    client_retries: Count = Field(
+        4,
+        ge=0,
+        description="How often client commands (`cwm windows`, `sessions`, `reconcile`) repeat what cannot be answered now: "
+        "after 1 s, doubling to 60 s, or as the gateway says.",
+    )
     trusted_proxies: str = Field(
         "",
         description="Addresses and networks of reverse proxies, comma-separated. X-Forwarded-For is trusted from these only, "

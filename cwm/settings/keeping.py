@@ -165,6 +165,9 @@ class Context(Group):
         ge=0,
         description="Values larger than this many bytes are compressed if that makes them smaller.",
     )
+    context_ttl_seconds: Seconds = Field(
+        3600.0, ge=0, description="Lifetime of a key that is set without `ttl`; 0 for ever."
+    )
     context_value_kb: Count = Field(1024, ge=1, description="Largest value of a key in KB of JSON.")
     context_versions: Count = Field(
         1000,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -15,17 +15,15 @@ from typing import Any, Final, TypeAlias, cast
 import structlog
 from watchfiles import awatch
 
-from cwm.domain.budgets import Budgets
-from cwm.domain.tool_policy import ToolPolicies
+from cwm.settings.changes import SettingChange, changes_between
 from cwm.settings.errors import SettingsError
 from cwm.settings.group import Group
 from cwm.settings.groups import GROUPS, Settings
 from cwm.settings.load import read_file, settings_from
 from cwm.settings.telling import Logging
-from cwm.settings.tools import RESULTS, TOOLS
-from cwm.settings.upstreams import UPSTREAMS
 
 Apply: TypeAlias = Callable[[Settings], Awaitable[None]]
+OnOutcome: TypeAlias = Callable[["ReloadOutcome", Sequence[SettingChange]], Awaitable[None]]
 _Folder: TypeAlias = tuple[str, int, int]
 """Path, device and inode."""
 
@@ -67,6 +65,8 @@ class ReloadOutcome(StrEnum):
     APPLIED = "applied"
     REFUSED = "refused"
     FAILED = "failed"
+    WAITS = "waits"
+    """Settings changed that need a restart."""
 
 
 async def watch(
@@ -75,14 +75,14 @@ async def watch(
     *,
     environ: Mapping[str, str],
     config: Path,
-    on_outcome: Callable[[ReloadOutcome], None] = lambda _: None,
+    on_outcome: OnOutcome,
 ) -> None:
     """Call ``apply`` with a new snapshot whenever ``config`` changes; runs until cancelled.
 
     Only settings that can change while the gateway runs are new in the snapshot: upstreams, budgets and tool
     policies, limits, the log level, and the memory limit and eviction policy of shared context. Other changed
-    settings are named in the log. An invalid, missing or emptied file changes nothing. ``on_outcome`` is called with
-    the outcome of each change.
+    settings are named in the log. An invalid, missing or emptied file changes nothing. ``on_outcome`` is awaited with
+    the outcome of each changed file, and with what it changed.
     """
     reload = _Reload(current, apply, environ, config, on_outcome)
     warned = False
@@ -124,14 +124,14 @@ class _Reload:
     apply: Apply
     environ: Mapping[str, str]
     config: Path
-    on_outcome: Callable[[ReloadOutcome], None]
+    on_outcome: OnOutcome
     _started: Mapping[str, Group] = field(init=False)
     _level: str = field(init=False)
     _content: bytes | str | None = None
     _was_empty: bool | None = None
     _in_step: bool = True
     _applied: bool = True
-    _waiting: list[str] = field(default_factory=list)
+    _waiting: list[SettingChange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         reading = self.current.reading
@@ -153,11 +153,11 @@ class _Reload:
             self._refuse_if_emptied(content, new)
         except SettingsError as why:
             self._in_step = False
-            self.on_outcome(ReloadOutcome.REFUSED)
+            await self.on_outcome(ReloadOutcome.REFUSED, [])
             _log.error("settings_refused", why=str(why), in_force="the settings read before")
             return
         await self._swap(self._with_live(new))
-        self._name_what_waits(new)
+        await self._name_what_waits(new)
 
     def _refuse_if_emptied(self, content: bytes, new: Settings) -> None:
         """Some editors empty a file before they write it: that moment must not end all upstreams."""
@@ -202,7 +202,8 @@ class _Reload:
 
     async def _swap(self, new: Settings) -> None:
         old, self.current = self.current, new
-        changed, was_in_step, self._in_step = _changed(old, new), self._in_step, True
+        changes, was_in_step, self._in_step = changes_between(old, new, sorted(_LIVE)), self._in_step, True
+        changed = [change.name for change in changes]
         if not changed and self._applied:
             if not was_in_step:
                 _log.info("settings_good_again", changed=[])
@@ -211,46 +212,40 @@ class _Reload:
             await self.apply(new)
         except Exception:  # noqa: BLE001 - whatever it is, the watch goes on
             self._applied = False
-            self.on_outcome(ReloadOutcome.FAILED)
+            await self.on_outcome(ReloadOutcome.FAILED, changes)
             _log.exception("settings_not_applied", changed=changed)
             return
         self._applied = True
-        self.on_outcome(ReloadOutcome.APPLIED)
-        _log.info("settings_applied", changed=changed)
+        await self.on_outcome(ReloadOutcome.APPLIED, changes)
+        _log.info("settings_applied", changed=changed, **_values(changes))
 
-    def _name_what_waits(self, new: Settings) -> None:
-        waiting = [
+    async def _name_what_waits(self, new: Settings) -> None:
+        names = [
             f"{title}.{name}"
             for title, group in self._started.items()
             for name in type(group).model_fields
-            if f"{title}.{name}" not in _LIVE and getattr(group, name) != getattr(getattr(new, title), name)
+            if f"{title}.{name}" not in _LIVE
         ]
+        # Of the live settings new ones count: they were applied before.
+        groups: dict[str, Any] = dict(self._started)
+        started = replace(new, **groups)
+        waiting = changes_between(started, new, names)
         if waiting and waiting != self._waiting:
-            _log.warning("settings_changed", settings=waiting, do="restart to apply")
+            _log.warning(
+                "settings_changed",
+                settings=[change.name for change in waiting],
+                do="restart to apply",
+                **_values(waiting),
+            )
+            await self.on_outcome(ReloadOutcome.WAITS, waiting)
         self._waiting = waiting
 
 
-def _changed(old: Settings, new: Settings) -> list[str]:
-    """Names of the settings that differ; upstreams and tool policies one by one."""
-    names = _changed_by_name(
-        UPSTREAMS, *({spec.name: spec for spec in each.upstreams} for each in (old, new))
-    )
-    if _without_tools(old.budgets) != _without_tools(new.budgets):
-        names.append(RESULTS)
-    names += _changed_by_name(TOOLS, old.budgets.policies.by_name, new.budgets.policies.by_name)
-    for title, name in (live.split(".") for live in sorted(_LIVE)):
-        if getattr(getattr(old, title), name) != getattr(getattr(new, title), name):
-            names.append(f"{title}.{name}")
-    return names
-
-
-def _changed_by_name(title: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    names = [f"{title}.{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-    return [title] if not names and list(old) != list(new) else names
-
-
-def _without_tools(budgets: Budgets) -> Budgets:
-    return replace(budgets, policies=ToolPolicies(budgets.policies.default))
+def _values(changes: Sequence[SettingChange]) -> dict[str, dict[str, str]]:
+    return {
+        "before": {change.name: change.before for change in changes},
+        "after": {change.name: change.after for change in changes},
+    }
 
 
 def _settled(config: Path) -> bool:

@@ -89,6 +89,7 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
             value_bytes=context_settings.context_value_kb * 1024,
             versions=context_settings.context_versions,
             snapshots=context_settings.context_snapshots,
+            ttl_seconds=context_settings.context_ttl_seconds,
         ),
         quota_bytes=context_settings.quota_bytes(),
         tracer=base.tracer,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql import schema
 from cwm.adapters.telemetry.event_loop import watch_event_loop
+from cwm.adapters.telemetry.redaction import HIDDEN
+from cwm.domain.audit import AuditEvent
 from cwm.domain.errors import CwmError
 from cwm.ports.clock import Clock
 from cwm.settings import Settings
+from cwm.settings.changes import SettingChange
 from cwm.settings.watch import ReloadOutcome, watch
 from cwm.wiring.front import hide_secrets
 from cwm.wiring.parts import Parts
@@ -93,8 +97,19 @@ async def require_schema(settings: Settings, parts: Parts) -> None:
 async def _reload(settings: Settings, parts: Parts) -> None:
     """Apply changes of the configuration file that the settings were read from."""
 
-    def on_outcome(outcome: ReloadOutcome) -> None:
+    async def on_outcome(outcome: ReloadOutcome, changes: Sequence[SettingChange]) -> None:
         parts.base.meter.event(f"config_reload_{outcome}")
+        if changes:
+            # The log masks what looks like a secret; the audit log has the same text.
+            details = {
+                change.name: {"before": HIDDEN.text(change.before), "after": HIDDEN.text(change.after)}
+                for change in changes
+            }
+            tenant, at = settings.isolation.tenant, SystemClock().now()
+            with contextlib.suppress(CwmError):
+                await parts.base.audit.record(
+                    AuditEvent(at, tenant, "operator", "settings.change", outcome.value, details=details)
+                )
 
     if settings.reading is not None:
         config, environ = settings.reading.config, settings.reading.environ

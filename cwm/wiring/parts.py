@@ -79,6 +79,7 @@ def build_parts(settings: Settings) -> Parts:
             inspect=services.inspect,
             agents=agent_side.agents,
             database=base.database.load,
+            contents=agent_side.contents.cache,
             clock=base.clock,
             refresh_seconds=settings.metrics.metrics_refresh_seconds,
         )

@@ -16,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, event, text
 
 from cwm.domain.principal import Principal
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import WindowQuery, WindowSort
 from cwm.settings import Database, Isolation, Settings
 from cwm.settings import Engine as EngineSettings
@@ -187,8 +187,11 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[QueryT
             await time_of(f"half-way by cursor, {name}", partial(browse.windows, WHO, query, cursor))
         )
     timed += [
-        await time_of(f"sessions, {state or 'all'}", partial(browse.sessions, WHO, state, 100))
-        for state in (None, SessionState.ACTIVE, SessionState.EXPIRED)
+        await time_of(f"sessions, {what}", partial(browse.sessions, WHO, SessionQuery(states, 100)))
+        for what, states in (
+            ("all", None),
+            *((state.value, frozenset({state})) for state in (SessionState.ACTIVE, SessionState.EXPIRED)),
+        )
     ]
     timed.append(await time_of("window status", partial(browse.window, WHO, _frozen(count))))
     session = session_id_of(count // 200 // 10 * 10 + 1)

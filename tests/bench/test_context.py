@@ -74,6 +74,13 @@ async def test_operations_and_pages_are_timed_one_by_one(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+async def test_contents_of_more_than_a_budget_of_100_mb_take_less_than_100_mb_in_all(tmp_path: Path) -> None:
+    usage = await servers.json_output("cwm_bench.context.store", "fill", str(tmp_path), SQLITE, "150")
+    assert (usage["budget_mb"], usage["counted_mb"]) == (100, pytest.approx(90, abs=1))
+    assert usage["rss_peak_mb"] < 100
+
+
+@pytest.mark.slow
 async def test_what_one_process_kept_is_read_by_another(tmp_path: Path) -> None:
     assert (await context_store.fill(tmp_path / "a", SQLITE, 1))["counted_mb"] > 1
     assert (await context_store.checkpoint(tmp_path / "b", SQLITE, 1))["restore_s"] > 0

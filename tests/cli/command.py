@@ -19,6 +19,7 @@ def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
         "CWM_VLLM_URL": "http://127.0.0.1:9",
         "CWM_LMCACHE_URL": "http://127.0.0.1:9",
         "CWM_COORDINATOR_URL": "http://127.0.0.1:9",
+        "CWM_CLIENT_RETRIES": "0",
         "COLUMNS": "100",
         **variables,
     }

@@ -10,6 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +23,7 @@ import httpx2
 import pytest
 
 from cwm.cli.gateway_client import ToolRefusedError, call_tool
+from cwm.cli.retries import repeated, seconds_of
 from tests.adapters.http.test_sockets import peer
 from tests.certificates import certified
 from tests.cli.command import cwm, environment, refused, serving
@@ -33,13 +38,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
+def answering(status: int, body: bytes, **headers: str) -> Iterator[str]:
     """The URL of a server that has this one answer to every POST."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -110,6 +117,68 @@ def before(gateway: str, status: int | None, error: object) -> Iterator[str]:
 
     with _listening(Forward) as url:
         yield url
+
+
+@dataclass(slots=True)
+class Pauses:
+    """Notes how long somebody would wait, and does not wait."""
+
+    seconds: list[float] = field(default_factory=list)
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+async def test_what_is_retryable_is_repeated_after_a_second_that_doubles(gateway: str) -> None:
+    pauses = Pauses()
+    with pytest.raises(ToolRefusedError, match="vLLM cannot be reached"):
+        await repeated(partial(call_tool, gateway, "session_create", {}), 3, pauses)
+    for longest, seconds in zip((1, 2, 4), pauses.seconds, strict=True):
+        assert longest / 2 <= seconds <= longest
+
+
+async def test_what_is_not_retryable_is_not_repeated(gateway: str) -> None:
+    pauses = Pauses()
+    with pytest.raises(ToolRefusedError, match="no window"):
+        await repeated(partial(call_tool, gateway, "window_status", {"window_name": "nothing"}), 3, pauses)
+    assert pauses.seconds == []
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "waited"),
+    [(503, "7", [7, 7]), (429, "60", [60, 60]), (503, "61", []), (500, "7", []), (401, "7", [])],
+)
+async def test_a_client_waits_as_long_as_it_is_asked_to_up_to_a_minute(
+    status: int, retry_after: str, waited: list[float]
+) -> None:
+    pauses = Pauses()
+    with answering(status, b"", retry_after=retry_after) as url, pytest.raises(ConnectionError):
+        await repeated(partial(call_tool, url, "window_list", {}), 2, pauses)
+    assert pauses.seconds == waited
+
+
+def test_a_retry_after_that_is_a_date_is_the_time_until_then() -> None:
+    then = datetime.now(UTC) + timedelta(seconds=90)
+    assert seconds_of(format_datetime(then, usegmt=True)) == pytest.approx(90, abs=5)
+    assert seconds_of("soon") is None
+
+
+async def test_a_pause_is_never_longer_than_a_minute() -> None:
+    pauses = Pauses()
+
+    async def fails() -> None:
+        raise ToolRefusedError({"code": "CWM-5001", "message": "No.", "retryable": True})
+
+    with pytest.raises(ToolRefusedError):
+        await repeated(fails, 9, pauses)
+    assert all(30 <= seconds <= 60 for seconds in pauses.seconds[6:])
+
+
+def test_a_client_command_says_that_it_tries_again_as_often_as_it_is_set(tmp_path: Path) -> None:
+    for command in (("windows", "list"), ("reconcile", "--json")):
+        run = cwm(tmp_path, *command, CWM_PORT="9", CWM_CLIENT_RETRIES="1")
+        assert run.stderr.count("Trying again in 1 s.") == 1
+        assert run.stderr.splitlines()[-1].startswith("CWM-5001: No CWM gateway answers")
 
 
 def test_an_empty_gateway_says_so(gateway: str, tmp_path: Path) -> None:

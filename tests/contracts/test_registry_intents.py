@@ -18,7 +18,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.prefix import digest
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import Durability, Retention
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import (
@@ -327,7 +327,7 @@ async def test_a_removed_session_with_a_window_leaves_nothing_but_its_id(registr
     await registry.finish_freeze(a_window(), stored("aa"), LATER)
     await registry.remove_session("acme", "s1", LATER)
     assert await registry.session("acme", "s1") is None
-    assert await registry.sessions("acme", None, 10) == []
+    assert await registry.sessions("acme", SessionQuery(limit=10)) == []
     with pytest.raises(SessionAlreadyExistsError):
         await registry.add_session(a_session(), IDS)
     assert await snapshot_is_kept(registry)

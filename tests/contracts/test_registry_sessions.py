@@ -17,7 +17,7 @@ from cwm.domain.errors import (
     StorageCorruptionError,
     StorageWriteError,
 )
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import LIVE, Session, SessionMark, SessionQuery, SessionState
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window, freeze, stored
 
@@ -206,23 +206,36 @@ async def test_turns_recorded_at_once_are_all_counted(registry: Registry) -> Non
 async def test_sessions_are_listed_newest_first_up_to_the_limit(registry: Registry) -> None:
     for minute in (2, 0, 3, 1):
         await registry.add_session(a_session(f"s{minute}", created_at=NOW + timedelta(minutes=minute)), ())
-    assert _ids(await registry.sessions("acme", None, 3)) == ["s3", "s2", "s1"]
+    assert _ids(await registry.sessions("acme", SessionQuery(limit=3))) == ["s3", "s2", "s1"]
 
 
 async def test_a_list_of_sessions_leaves_their_metadata_where_it_is(registry: Registry) -> None:
     session = a_session(metadata={"note": "kept"})
     await registry.add_session(session, ())
     bare = replace(session, metadata={})
-    assert await registry.sessions("acme", None, 1) == [bare]
-    assert await registry.sessions("acme", session.state, 1) == [bare]
+    assert await registry.sessions("acme", SessionQuery(limit=1)) == [bare]
+    assert await registry.sessions("acme", SessionQuery(frozenset({session.state}), 1)) == [bare]
     assert await registry.session("acme", "s1") == session
+
+
+async def test_pages_of_sessions_show_each_once_also_those_of_the_same_moment(registry: Registry) -> None:
+    for name in ("s1", "s2", "s3", "s4"):
+        await registry.add_session(a_session(name), ())
+    await registry.add_session(a_session("older", created_at=NOW - timedelta(minutes=1)), ())
+    seen, after = list[str](), None
+    while page := await registry.sessions("acme", SessionQuery(LIVE, 2, after)):
+        seen += [session.id for session in page]
+        after = SessionMark(page[-1].created_at, page[-1].id)
+    assert seen == ["s4", "s3", "s2", "s1", "older"]
 
 
 async def test_sessions_are_listed_by_state(registry: Registry) -> None:
     for state in SessionState:
         await registry.add_session(a_session(f"s-{state.value}", state=state), ())
-    assert _ids(await registry.sessions("acme", SessionState.EXPIRED, 10)) == ["s-expired"]
-    listed = {session.state for session in await registry.sessions("acme", None, 10)}
+    assert _ids(await registry.sessions("acme", SessionQuery(frozenset({SessionState.EXPIRED}), 10))) == [
+        "s-expired"
+    ]
+    listed = {session.state for session in await registry.sessions("acme", SessionQuery(limit=10))}
     assert listed == set(SessionState) - {SessionState.DELETED}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cwm.domain.errors import CwmError
 from cwm.domain.intent import Debt
 from cwm.domain.prefix import digest
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import Window, WindowQuery
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, a_window, clone, remove, stored
@@ -51,7 +51,7 @@ _CALLS: Final[dict[str, Call]] = {
     "session": lambda r, t, n: r.session(t, f"of-{n}"),
     "session_tokens": lambda r, t, n: r.session_tokens(t, f"of-{n}"),
     "record_turn": lambda r, t, n: r.record_turn(t, f"of-{n}", (*IDS, 1), LATER),
-    "sessions": lambda r, t, n: r.sessions(t, None, 100),
+    "sessions": lambda r, t, n: r.sessions(t, SessionQuery(limit=100)),
     "live_sessions_with_head": lambda r, t, n: r.live_sessions_with_head(t, "shared", IDS),
     "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),
     "finish_freeze": lambda r, t, n: r.finish_freeze(_of(t, n), stored("aa"), LATER),
@@ -132,7 +132,7 @@ async def _furnish(registry: Registry, tenant: str) -> None:
 
 async def _everything(registry: Registry, tenant: str) -> list[Any]:
     seen: list[Any] = [await registry.windows(tenant, WindowQuery()), await registry.totals(tenant)]
-    seen.append(await registry.sessions(tenant, None, 100))
+    seen.append(await registry.sessions(tenant, SessionQuery(limit=100)))
     seen.append(await registry.snapshot(tenant, digest(_IDS_OF_B)))
     for name in _NAMES:
         seen += [await registry.session_tokens(tenant, f"of-{name}"), await registry.chunks(tenant, name)]

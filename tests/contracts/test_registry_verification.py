@@ -10,7 +10,7 @@ import pytest
 from cwm.domain.canary import Canary
 from cwm.domain.intent import Debt, Operation
 from cwm.domain.prefix import digest
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import Durability
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, a_session, a_window, clone, freeze, remove, stored
@@ -113,7 +113,7 @@ async def test_live_sessions_leave_a_retired_scope_and_new_ones_never_enter_it(r
     assert await registry.retire_scope("acme", "acme") == "acme#1"
 
     assert await registry.current_scope("acme", "acme") == "acme#1"
-    scopes = {s.id: (s.state, s.salt_scope) for s in await registry.sessions("acme", None, 10)}
+    scopes = {s.id: (s.state, s.salt_scope) for s in await registry.sessions("acme", SessionQuery(limit=10))}
     assert scopes == {
         "live": (SessionState.ACTIVE, "acme#1"),
         "elsewhere": (SessionState.ACTIVE, "session:1"),
@@ -142,7 +142,7 @@ async def test_no_session_stays_in_a_scope_that_is_retired_as_it_is_added(
             registry.add_session(a_session(f"s{turn}", salt_scope=name), IDS),
             other_replica.retire_scope("acme", name),
         )
-    scopes = {session.salt_scope for session in await registry.sessions("acme", None, 100)}
+    scopes = {session.salt_scope for session in await registry.sessions("acme", SessionQuery(limit=100))}
     assert scopes == {f"shared{turn}#1" for turn in range(10)}
 
 

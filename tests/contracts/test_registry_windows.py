@@ -18,7 +18,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Intent
 from cwm.domain.prefix import digest
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import Chunk, Durability, Window
 from cwm.ports.registry import Dependents, Registry
 from tests.contracts.nouns import (
@@ -95,7 +95,7 @@ async def test_of_eight_freezes_of_a_name_at_once_one_wins(registry: Registry) -
     window = await registry.window("acme", "w")
     assert window is not None
     assert window.session_id == winner
-    frozen = await registry.sessions("acme", SessionState.FROZEN, 10)
+    frozen = await registry.sessions("acme", SessionQuery(frozenset({SessionState.FROZEN}), 10))
     assert [session.id for session in frozen] == [winner]
 
 
@@ -329,15 +329,30 @@ async def test_a_removed_window_takes_its_tokens_and_references_with_it(registry
         await remove(registry, "w1")
 
 
-async def test_a_frozen_session_goes_with_its_last_window(registry: Registry) -> None:
+async def test_a_frozen_session_outlives_its_last_window_and_can_be_frozen_again(registry: Registry) -> None:
     source = await freeze(registry, "source", "aa")
     await clone(registry, source, "copy")
     await remove(registry, "source")
-    assert await registry.session("acme", source.session_id) is not None
+    frozen = await registry.session("acme", source.session_id)
+    assert frozen is not None
+    assert frozen.state is SessionState.FROZEN
+    await registry.retire_scope("acme", source.salt_scope)
     await remove(registry, "copy")
-    assert await registry.session("acme", source.session_id) is None
-    with pytest.raises(SessionNotFoundError):
-        await registry.session_tokens("acme", source.session_id)
+    expired = await registry.session("acme", source.session_id)
+    assert expired is not None
+    assert (expired.state, expired.updated_at) == (SessionState.EXPIRED, LATER)
+    assert await registry.session_tokens("acme", source.session_id) == IDS
+    again = a_window("again", session_id=source.session_id, salt_scope=expired.salt_scope)
+    await registry.begin_freeze(again, IDS, expired.revision)
+
+
+async def test_the_record_of_a_deleted_session_goes_with_its_last_window(registry: Registry) -> None:
+    await registry.add_session(a_session(state=SessionState.EXPIRED), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    await registry.remove_session("acme", "s1", LATER)
+    assert await registry.session("acme", "s1", any_state=True) is not None
+    await remove(registry, "w1")
+    assert await registry.session("acme", "s1", any_state=True) is None
 
 
 async def test_who_removes_a_window_that_changed_meanwhile_removes_nothing(registry: Registry) -> None:

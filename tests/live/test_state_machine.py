@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
-from cwm.domain.session import SessionState
+from cwm.domain.session import LIVE, SessionQuery, SessionState
 from cwm.domain.window import Durability, Retention, WindowQuery
 from tests.live.crasher import Crasher, crasher
 from tests.live.engine import LiveEngine
@@ -56,6 +56,10 @@ class Model:
         return f"{kind}-{self.made}"
 
     def live(self) -> list[str]:
+        return [s for s, (state, _) in self.sessions.items() if state in LIVE]
+
+    def not_frozen(self) -> list[str]:
+        """Also the expired ones, which lost their last window."""
         return [s for s, (state, _) in self.sessions.items() if state is not SessionState.FROZEN]
 
     def dependents(self, window: str) -> bool:
@@ -104,7 +108,7 @@ class Machine(RuleBasedStateMachine):
         registry = home.parts.base.registry
         found = await registry.windows(tenant, WindowQuery(limit=100))
         listed, total = found.windows, found.total
-        sessions = await registry.sessions(tenant, None, 100)
+        sessions = await registry.sessions(tenant, SessionQuery(limit=100))
         salts = {window.cache_salt for window in listed}
         return [
             [(w.name, w.durability, w.pinned, w.snapshot_id, w.block_count) for w in listed],
@@ -131,7 +135,7 @@ class Machine(RuleBasedStateMachine):
     @rule(tenant=_TENANT, pick=_PICK, retention=st.sampled_from(Retention))
     def freeze_a_session(self, tenant: str, pick: int, retention: Retention) -> None:
         model = self.models[tenant]
-        for session in _one_of(model.live(), pick):
+        for session in _one_of(model.not_frozen(), pick):
             window = model.name("w")
             services = self.homes[tenant].parts.services
             freeze = services.freeze(Principal(tenant, "agent"), session, window, retention=retention)
@@ -140,8 +144,8 @@ class Machine(RuleBasedStateMachine):
             self._froze(model, session, window)
 
     def _froze(self, model: Model, session: str, window: str) -> None:
-        ids = model.sessions[session][1]
-        model.sessions[session] = (SessionState.FROZEN, ids)
+        state, ids = model.sessions[session]
+        model.sessions[session] = (SessionState.FROZEN if state in LIVE else state, ids)
         model.windows[window] = (ids, session)
         if session in model.parents:
             model.parents[window] = model.parents[session]
@@ -185,12 +189,12 @@ class Machine(RuleBasedStateMachine):
         _, session = model.windows.pop(window)
         used = any(session == other for _, other in model.windows.values())
         if not used and model.sessions.get(session, (None,))[0] is SessionState.FROZEN:
-            del model.sessions[session]
+            model.sessions[session] = (SessionState.EXPIRED, model.sessions[session][1])
 
     @rule(tenant=_TENANT, pick=_PICK)
     def delete_a_session(self, tenant: str, pick: int) -> None:
         model = self.models[tenant]
-        for session in _one_of(model.live(), pick):
+        for session in _one_of(model.not_frozen(), pick):
             services = self.homes[tenant].parts.services
             self.call(tenant, services.end_session(Principal(tenant, "agent"), session))
             del model.sessions[session]
@@ -215,7 +219,7 @@ class Machine(RuleBasedStateMachine):
     def be_killed(self, tenant: str, pick: int, step: int, verb: str) -> None:
         """All of it or nothing, as the registry says after it was reconciled; the model takes that over."""
         model = self.models[tenant]
-        for subject in _one_of(model.live() if verb == "freeze" else list(model.windows), pick):
+        for subject in _one_of(model.not_frozen() if verb == "freeze" else list(model.windows), pick):
             if verb == "delete" and model.dependents(subject):
                 continue
             name = model.name("w")
@@ -258,7 +262,7 @@ class Machine(RuleBasedStateMachine):
     async def agrees(self, tenant: str, *, whole: bool) -> None:
         home, model = self.homes[tenant], self.models[tenant]
         registry = home.parts.base.registry
-        sessions = await registry.sessions(tenant, None, 100)
+        sessions = await registry.sessions(tenant, SessionQuery(limit=100))
         assert {s.id: s.state for s in sessions} == {s: state for s, (state, _) in model.sessions.items()}
         for session, (_, ids) in model.sessions.items():
             assert await registry.session_tokens(tenant, session) == tuple(ids)

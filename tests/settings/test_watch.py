@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from cwm.settings import Limits, Settings, load
+from cwm.settings.changes import SettingChange
 from cwm.settings.watch import ReloadOutcome, watch
 
 _BOUND_SECONDS = 20
@@ -63,7 +64,7 @@ class Heard:
         self.applied.append(new)
         self.news.set()
 
-    def on_outcome(self, outcome: ReloadOutcome) -> None:
+    async def on_outcome(self, outcome: ReloadOutcome, _changes: Sequence[SettingChange]) -> None:
         self.outcomes.append(outcome)
 
     def log(self, _logger: object, _method: str, event: EventDict) -> EventDict:
@@ -412,3 +413,30 @@ async def test_what_could_not_be_applied_is_told_and_tried_with_the_next_change(
         await heard.upstreams("second")
 
     assert heard.outcomes == [ReloadOutcome.FAILED, ReloadOutcome.APPLIED]
+
+
+async def test_changed_settings_are_logged_with_what_was_and_what_is_and_secrets_masked(config: Path) -> None:
+    docs = "upstreams: {{docs: {{url: 'https://docs.test/{path}', headers: {{X-Key: {key}}}}}}}\n"
+    save(config, docs.format(path="v1", key="first-key"))
+    current = load({}, config)
+    async with watching(config, current) as heard:
+        save(
+            config,
+            docs.format(path="v2?key=second-key", key="second-key")
+            + "limits: {rate_limit_tenant: 5/minute}\nisolation: {secret: hunter2}\nhttp: {port: 9}\n",
+        )
+        applied = await heard.event("settings_applied")
+        waits = await heard.event("settings_changed")
+
+    assert applied["before"] == {
+        "upstreams.docs": "url=https://docs.test/v1, headers=[hidden]",
+        "limits.rate_limit_tenant": str(current.limits.rate_limit_tenant),
+    }
+    assert applied["after"] == {
+        "upstreams.docs": "url=https://docs.test/v2?key=[hidden], headers=[hidden]",
+        "limits.rate_limit_tenant": "5/minute",
+    }
+    assert waits["before"] == {"http.port": "8700", "isolation.secret": ""}
+    assert waits["after"] == {"http.port": "9", "isolation.secret": "**********"}
+    assert heard.outcomes == [ReloadOutcome.APPLIED, ReloadOutcome.WAITS]
+    assert not {"first-key", "second-key", "hunter2"} & set(str(heard.logged).split())

@@ -1,11 +1,15 @@
-"""What settling a process's memory collects; each time in a process of its own, whose collector it may keep."""
+"""What a gateway loads before anybody uses it, and what settling its memory collects; each in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from tests.cli.command import environment
 
 _SETTLING = """
 import gc, json, sys, weakref
@@ -39,7 +43,50 @@ def test_what_an_earlier_life_of_the_process_left_behind_is_collected_and_not_ke
     assert frozen > 10_000
 
 
+_STARTING = """
+import asyncio, json, sys
+import cwm.cli.root
+from cwm import settings
+from cwm.app import create_app
+
+app = create_app(settings.load())
+
+async def start():
+    async with app.router.lifespan_context(app):
+        with open("/proc/self/statm") as pages:
+            print(json.dumps([int(pages.read().split()[1]) * 4 // 1024, sorted(sys.modules)]))
+
+asyncio.run(start())
+"""
+LOADED_ON_USE = {
+    "alembic",
+    "asyncpg",
+    "jmespath",
+    "limits",
+    "opentelemetry.exporter",
+    "opentelemetry.sdk",
+    "re2",
+    "redis",
+    "splintr",
+    "sqlalchemy.ext.asyncio",
+    "sqlalchemy.orm",
+}
+
+
+def test_a_gateway_on_sqlite_that_nobody_uses_has_loaded_only_what_it_needs(tmp_path: Path) -> None:
+    variables = environment(tmp_path, {})
+    # The first start makes the database, for which it loads Alembic.
+    _run(_STARTING, variables)
+    megabytes, modules = _run(_STARTING, variables)
+    assert not LOADED_ON_USE & set(modules)
+    assert megabytes < 150, "decision 0043"
+
+
 def _settled(before: str) -> Any:
-    program = _SETTLING.format(before=before)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return _run(_SETTLING.format(before=before))
+
+
+def _run(program: str, variables: Mapping[str, str] | None = None) -> Any:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
     return json.loads(done.stdout)

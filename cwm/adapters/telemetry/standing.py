@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cwm import __version__
 from cwm.ports.kv_tier import TierUsage
-from cwm.ports.meter import Standing
+from cwm.ports.meter import MemoryUse, Standing
 
 
 class StandingCollector(Collector):
@@ -50,6 +50,7 @@ class StandingCollector(Collector):
         yield GaugeMetricFamily(
             "cwm_agent_sessions", "Agent sessions that this process serves", value=now.agent_sessions
         )
+        yield from _contents(now.context)
         yield GaugeMetricFamily(
             "cwm_database_transactions",
             "Transactions that run or wait for a connection",
@@ -68,6 +69,23 @@ def _by(name: str, help_text: str, label: str, values: Mapping[str, float] | Non
     for value, number in (values or {}).items():
         family.add_metric([value], float(number))
     return family
+
+
+def _contents(memory: MemoryUse) -> Iterator[Metric]:
+    reads = CounterMetricFamily(
+        "cwm_context_reads",
+        "Reads of values of shared context and stored results: hit in memory, warm_hit (decompressed there), or miss",
+        labels=["outcome"],
+    )
+    for outcome, count in memory.reads.items():
+        reads.add_metric([outcome], count)
+    yield reads
+    yield GaugeMetricFamily(
+        "cwm_context_memory_bytes", "Bytes of these values and of keys in memory", value=memory.used_bytes
+    )
+    yield GaugeMetricFamily(
+        "cwm_context_memory_limit_bytes", "Bytes from which values leave memory", value=memory.limit_bytes
+    )
 
 
 def _tiers(now: Standing) -> Iterator[Metric]:

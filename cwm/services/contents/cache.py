@@ -42,6 +42,10 @@ class CacheCounts:
     cooled: int = 0
     evicted: int = 0
 
+    @property
+    def reads(self) -> dict[str, int]:
+        return {"hit": self.hits, "warm_hit": self.warm_hits, "miss": self.misses}
+
 
 @dataclass(slots=True)
 class ContentCache:

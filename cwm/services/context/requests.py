@@ -12,16 +12,23 @@ from cwm.services.contents.cache import CacheCounts
 
 @dataclass(frozen=True, slots=True)
 class ContextLimits:
-    """The most bytes of a value, and the most versions and snapshots of a scope."""
+    """The most bytes of a value, the most versions and snapshots of a scope, and the lifetime of a key without its own.
+
+    Without ``ttl_seconds`` such a key never expires.
+    """
 
     value_bytes: int = 1024 * 1024
     versions: int = 1000
     snapshots: int = 100
+    ttl_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key and the value, lifetime and conditions with which to set it."""
+    """One key and the value, lifetime and conditions with which to set it.
+
+    ``ttl_seconds``: 0 for ever, None for the default lifetime.
+    """
 
     key: str
     value: Any

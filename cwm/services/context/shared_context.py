@@ -74,13 +74,14 @@ class SharedContext:
             )
         with self.tracer.span("context_set"), self.meter.operation("context_set"):
             new = await self.contents.to_store(value)
+            ttl = self.limits.ttl_seconds if setting.ttl_seconds is None else setting.ttl_seconds
             write = Write(
                 setting.key,
                 new.digest,
                 len(value),
                 setting.priority,
                 setting.immutable,
-                None if setting.ttl_seconds is None else max(1, round(setting.ttl_seconds * 1000)),
+                max(1, round(ttl * 1000)) if ttl else None,
                 if_version=setting.if_version,
             )
             try:

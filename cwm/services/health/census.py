@@ -13,9 +13,10 @@ from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import TierUsage
-from cwm.ports.meter import Standing
+from cwm.ports.meter import MemoryUse, Standing
 from cwm.ports.registry import Stock
 from cwm.services.agents.agents import Agents
+from cwm.services.contents.cache import ContentCache
 from cwm.services.health.inspect import UPSTREAM, Inspect, Status
 from cwm.services.upstreams.link import LinkState
 
@@ -44,11 +45,18 @@ class Census:
     """
 
     def __init__(
-        self, inspect: Inspect, agents: Agents, database: DatabaseLoad, clock: Clock, refresh_seconds: float
+        self,
+        inspect: Inspect,
+        agents: Agents,
+        database: DatabaseLoad,
+        contents: ContentCache,
+        clock: Clock,
+        refresh_seconds: float,
     ) -> None:
         self._inspect = inspect
         self._agents = agents
         self._database = database
+        self._contents = contents
         self._stock: Stock | None = None
         self._tiers: Sequence[TierUsage] = ()
         self._components: dict[str, bool] = {}
@@ -65,7 +73,7 @@ class Census:
             await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
 
     def now(self) -> Standing:
-        """The last results; upstreams, agent sessions and the database are read at this moment."""
+        """The last results; upstreams, agent sessions, memory and the database are read at this moment."""
         # The registry is checked more often than counted: while it is down, an older count is not reported.
         stock = self._stock if self._components.get("registry", True) else None
         return Standing(
@@ -75,6 +83,9 @@ class Census:
             components=self._components,
             upstreams={each.name: each.state is LinkState.READY for each in self._inspect.upstreams()},
             agent_sessions=len(self._agents),
+            context=MemoryUse(
+                self._contents.counts.reads, self._contents.used_bytes, self._contents.limit_bytes
+            ),
             database_transactions=self._database.transactions,
             database_connections=self._database.connections,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import zlib
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,19 +18,23 @@ _MOST_CHARS: Final = 200_000
 _MOST_AT_ONCE: Final = 2
 _ANSWERED_WITHIN_SECONDS: Final = 30.0
 _HASHES: Final = 2**32
+_LARGE: Final = 0.3
+_LOG_AGAIN_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True)
 class TokenDrift:
     """Has the engine tokenize a ``share`` of the delivered texts in the background, chosen by a hash of the text.
 
-    Texts over 200,000 characters are never sampled, and at most two are tokenized at a time.
+    Texts over 200,000 characters are never sampled, and at most two are tokenized at a time. A difference of more than
+    30 % is logged and counted.
     """
 
     engine: Engine
     meter: Meter
     share: float = 0.01
     _asking: BackgroundTasks = field(default_factory=BackgroundTasks)
+    _logged_at: float = -math.inf
 
     def delivered(self, text: str, counted: int) -> None:
         """Sample a delivered text that was counted as ``counted`` tokens. Never waits, never fails."""
@@ -62,3 +67,16 @@ class TokenDrift:
             logging.getLogger(__name__).exception("the engine could not be asked for tokens")
         else:
             self.meter.drift(counted, len(served))
+            if abs(len(served) / counted - 1) > _LARGE:
+                self._tell_large(counted, len(served), model)
+
+    def _tell_large(self, counted: int, served: int, model: str) -> None:
+        """Count each; log one a minute: a vocabulary that does not fit the model is far off with every text."""
+        self.meter.event("token_drift_large")
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= _LOG_AGAIN_SECONDS:
+            self._logged_at = now
+            logging.getLogger(__name__).warning(
+                "a text counted as %d tokens has %d in the vocabulary of %s: see CWM_TOKEN_VOCABULARY",
+                *(counted, served, model),
+            )

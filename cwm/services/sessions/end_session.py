@@ -36,7 +36,7 @@ class EndSession:
     async def __call__(self, principal: Principal, session_id: str) -> None:
         """Delete an active, thawed or expired session. Its windows stay.
 
-        CWM-1001, CWM-2001; CWM-3002 while a turn is in flight, and for a frozen session: delete its windows instead.
+        CWM-1001, CWM-2001; CWM-3002 while a turn is in flight, and for a frozen session: delete its windows first.
         """
         require_session_id(session_id)
         async with self.journal.entry(principal, "session_delete", session_id=session_id) as details:
@@ -46,7 +46,7 @@ class EndSession:
             details.update(of_another(principal, session.owner))
             if session.state is SessionState.FROZEN:
                 raise SessionNotActiveError(
-                    f"Session '{session_id}' is frozen: delete its windows instead.", session_id=session_id
+                    f"Session '{session_id}' is frozen: delete its windows first.", session_id=session_id
                 )
             if self.in_flight(principal.tenant, session_id):
                 raise TurnInFlightError(

@@ -247,7 +247,8 @@ class Reconcile:
             if not dry_run:
                 settled = await self._compared(debt_intent) and await self.release(debt_intent, unpin=False)
                 outcome = StepOutcome.DONE if settled else StepOutcome.POSTPONED
-            steps.append(Step("release", debt_intent.tenant, subject, outcome, detail))
+            of_session = not debt_intent.window_name
+            steps.append(Step("release", debt_intent.tenant, subject, outcome, detail, of_session=of_session))
         return steps
 
     async def _compared(self, debt_intent: Intent) -> bool:
@@ -271,7 +272,8 @@ class Reconcile:
                         subject=_SUBJECT,
                         event=f"reconcile.{step.action}",
                         outcome=step.outcome.value,
-                        window_name=step.subject,
+                        session_id=step.subject if step.of_session else None,
+                        window_name=None if step.of_session else step.subject,
                         severity=Severity.WARNING if failed else Severity.INFO,
                         details={"detail": step.detail},
                     )

@@ -77,18 +77,19 @@ class Retain:
         """Postpone; set it aside for an hour unless a component is down, so that it does not delay the others."""
         if error.kind not in _AWAY:
             self._aside[_key(item)] = self.clock.now() + _SET_ASIDE
-        _, tenant, subject, *_ = _key(item)
-        return Step(action, tenant, subject, StepOutcome.POSTPONED, error.message)
+        return _step(action, item, StepOutcome.POSTPONED, error.message)
 
     async def _delete_window(self, window: Window, *, dry_run: bool) -> Step:
         detail = f"it expired at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
         if dry_run:
-            return Step("delete_window", window.tenant, window.name, StepOutcome.PLANNED, detail)
+            return _step("delete_window", window, StepOutcome.PLANNED, detail)
         try:
-            await self.delete.now(window)
+            session = (await self.delete.now(window)).session
         except CwmError as error:
             return self._postponed("delete_window", window, error)
-        return Step("delete_window", window.tenant, window.name, StepOutcome.DONE, detail)
+        if session is not None:
+            detail += f"; its session {session.id} is {session.state}"
+        return _step("delete_window", window, StepOutcome.DONE, detail)
 
     async def _idle_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_ttl:
@@ -110,22 +111,18 @@ class Retain:
                 return []
             steps.append(await self._freeze(session, dry_run=dry_run))
         if dry_run:
-            return [*steps, Step("expire_session", session.tenant, session.id, StepOutcome.PLANNED, detail)]
+            return [*steps, _step("expire_session", session, StepOutcome.PLANNED, detail)]
         if steps:
             return steps
         moved_on = not await self.registry.expire_session(session, self.clock.now())
-        return (
-            [] if moved_on else [Step("expire_session", session.tenant, session.id, StepOutcome.DONE, detail)]
-        )
+        return [] if moved_on else [_step("expire_session", session, StepOutcome.DONE, detail)]
 
     async def _freeze(self, session: Session, *, dry_run: bool) -> Step:
         """Freeze the session instead of expiring it; it can be continued from the window."""
         # The id of a deleted session can be used again, but windows made of the old session stay.
         name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
         if dry_run:
-            return Step(
-                "freeze_session", session.tenant, session.id, StepOutcome.PLANNED, f"as window {name}"
-            )
+            return _step("freeze_session", session, StepOutcome.PLANNED, f"as window {name}")
         lifetime = self.policy.session_kept
         try:
             await self.freeze(
@@ -138,7 +135,7 @@ class Retain:
             )
         except CwmError as error:
             return self._postponed("freeze_session", session, error)
-        return Step("freeze_session", session.tenant, session.id, StepOutcome.DONE, f"as window {name}")
+        return _step("freeze_session", session, StepOutcome.DONE, f"as window {name}")
 
     async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_kept:
@@ -150,12 +147,18 @@ class Retain:
     async def _delete_session(self, session: Session, *, dry_run: bool) -> Step:
         detail = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
         if dry_run:
-            return Step("delete_session", session.tenant, session.id, StepOutcome.PLANNED, detail)
+            return _step("delete_session", session, StepOutcome.PLANNED, detail)
         try:
             await self.end_session.now(session)
         except CwmError as error:
             return self._postponed("delete_session", session, error)
-        return Step("delete_session", session.tenant, session.id, StepOutcome.DONE, detail)
+        return _step("delete_session", session, StepOutcome.DONE, detail)
+
+
+def _step(action: str, item: Session | Window, outcome: StepOutcome, detail: str) -> Step:
+    if isinstance(item, Window):
+        return Step(action, item.tenant, item.name, outcome, detail)
+    return Step(action, item.tenant, item.id, outcome, detail, of_session=True)
 
 
 def _key(item: Session | Window) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ from typing import Final
 from cwm.domain.cursor import CursorFault
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotFoundError, WindowNotFoundError
-from cwm.domain.list_cursor import ListCursors
+from cwm.domain.list_cursor import ListClaim, ListCursors
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.principal import Principal
-from cwm.domain.session import Session, SessionState
-from cwm.domain.window import Chunk, Window, WindowMark, WindowQuery
+from cwm.domain.session import Session, SessionMark, SessionQuery
+from cwm.domain.window import Chunk, Window, WindowQuery
 from cwm.ports.kv_tier import KvTier, Placement
 from cwm.ports.registry import Registry
 from cwm.services.audit.journal import Journal
@@ -35,6 +35,14 @@ class WindowPage:
     @property
     def has_more(self) -> bool:
         return self.next_cursor is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """One page of sessions, without their metadata. ``next_cursor`` is None on the last."""
+
+    sessions: list[Session]
+    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +102,40 @@ class Browse:
         if cursor is not None:
             if query.offset:
                 raise InvalidParameterError("Give offset or cursor, not both.", field="cursor")
-            query = replace(query, after=await self._mark(principal, query, cursor))
+            query = replace(query, after=(await self._claim(principal, cursor)).require(query))
         page = await self.registry.windows(principal.tenant, query)
         next_cursor = None
         if page.has_more:
-            expires_at = self.journal.clock.now() + self.cursor_ttl
-            next_cursor = self.cursors.make(query.mark(page.windows[-1]), principal, query, expires_at)
+            mark = query.mark(page.windows[-1])
+            next_cursor = self.cursors.make(mark, principal, query, self._expires_at())
         return WindowPage(page.windows, page.total, page.total_exact, next_cursor)
 
-    async def _mark(self, principal: Principal, query: WindowQuery, cursor: str) -> WindowMark:
+    def _expires_at(self) -> datetime:
+        return self.journal.clock.now() + self.cursor_ttl
+
+    async def _claim(self, principal: Principal, cursor: str) -> ListClaim:
         try:
-            claim = self.cursors.read(cursor, principal, self.journal.clock.now())
+            return self.cursors.read(cursor, principal, self.journal.clock.now())
         except InvalidParameterError as error:
             if error.context.get("reason") == CursorFault.FOREIGN:
                 await self.journal.foreign(principal, "cursor")
             raise
-        return claim.require(query)
 
     async def sessions(
-        self, principal: Principal, state: SessionState | None = None, limit: int = 50
-    ) -> list[Session]:
-        """Newest first. CWM-1003 for a limit out of bounds."""
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidParameterError(f"limit is 1 to {MAX_PAGE}.", limit=limit)
-        return await self.registry.sessions(principal.tenant, state, limit)
+        self, principal: Principal, query: SessionQuery, cursor: str | None = None
+    ) -> SessionPage:
+        """One page of the tenant's sessions. CWM-1003 for a limit out of bounds, and for cursors as in ``windows``."""
+        if not 1 <= query.limit <= MAX_PAGE:
+            raise InvalidParameterError(f"limit is 1 to {MAX_PAGE}.", limit=query.limit)
+        if cursor is not None:
+            query = replace(query, after=(await self._claim(principal, cursor)).require_sessions(query))
+        found = await self.registry.sessions(principal.tenant, replace(query, limit=query.limit + 1))
+        page = found[: query.limit]
+        next_cursor = None
+        if len(found) > query.limit:
+            mark = SessionMark(page[-1].created_at, page[-1].id)
+            next_cursor = self.cursors.make(mark, principal, query, self._expires_at())
+        return SessionPage(page, next_cursor)
 
     async def window(self, principal: Principal, name: str) -> WindowStatus:
         """A window and where its chunks are now. CWM-1002, CWM-2002."""

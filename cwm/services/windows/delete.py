@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from cwm.domain.intent import Operation
 from cwm.domain.names import require_window_name
 from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.principal import Principal
+from cwm.domain.session import Session
 from cwm.domain.window import Chunk, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
@@ -32,9 +34,12 @@ _LATER: Final = "LMCache stopped answering: what the window had there goes when 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
+    """``session`` is the one that was frozen, as the window leaves it; None when it was deleted before, or cannot be read."""
+
     window_name: str
     blocks_deleted: int
     space_freed_bytes: int
+    session: Session | None
     warning: str | None = None
 
 
@@ -50,7 +55,7 @@ class Delete:
     async def __call__(
         self, principal: Principal, window_name: str, *, force: bool = False, delete_blocks: bool = True
     ) -> Deleted:
-        """Remove a window and its tokens at once, then its chunks in the cache.
+        """Remove a window and its tokens at once, then its chunks in the cache. Its session stays.
 
         CWM-1002, CWM-2002. Without ``force`` CWM-3004 names the windows and live sessions that depend on it.
         CWM-4002 (retryable) while it is being stored, or if it changed meanwhile. CWM-5001 if LMCache does not
@@ -67,6 +72,8 @@ class Delete:
             await self._refuse_while_storing(window)
             deleted = await outlasting(asyncio.create_task(self.now(window, delete_blocks=delete_blocks)))
             details.update(blocks_deleted=deleted.blocks_deleted, force=force)
+            if deleted.session is not None:
+                details.update(session_id=deleted.session.id, session_state=deleted.session.state.value)
         return deleted
 
     async def now(self, window: Window, *, delete_blocks: bool = True) -> Deleted:
@@ -82,7 +89,11 @@ class Delete:
         owed = await self.registry.remove_window(window, self.clock.now(), debt)
         released = await self.release(owed)
         freed_bytes = sum(chunk.size_bytes for chunk in unshared)
-        return Deleted(window.name, len(unshared), freed_bytes, None if released else _LATER)
+        session = None
+        # The window is gone, whether or not what is left can be read.
+        with suppress(StorageReadError):
+            session = await self.registry.session(window.tenant, window.session_id)
+        return Deleted(window.name, len(unshared), freed_bytes, session, None if released else _LATER)
 
     async def _refuse_in_use(self, window: Window) -> None:
         dependents = await self.registry.dependents(window.tenant, window.name)

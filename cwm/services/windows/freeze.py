@@ -44,7 +44,6 @@ class Frozen:
 
     window: Window
     freeze_time_ms: int
-    warning: str | None = None
 
 
 @dataclass(slots=True)
@@ -108,7 +107,7 @@ class Freeze:
             window = await outlasting(task)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
-        return Frozen(window, elapsed_ms, _warning(window, identity))
+        return Frozen(window, elapsed_ms)
 
     async def resume(self, intent: Intent) -> Window | None:
         """Finish a freeze whose gateway has died; None when there is nothing to do.
@@ -288,14 +287,3 @@ def _prefix(window: Window, token_ids: TokenIds) -> Prefix:
 
 def _pin_of(window: Window, token_ids: TokenIds) -> Debt:
     return debt_of(_prefix(window, token_ids), pinned=window.pinned)
-
-
-def _warning(window: Window, identity: EngineIdentity) -> str | None:
-    if identity.chunk_size is None:
-        return "This engine has no LMCache: the tokens are kept, a thaw computes their KV again."
-    if window.durability is Durability.DURABLE and window.block_count == 0:
-        return (
-            f"The context is shorter than one block of {identity.chunk_size} tokens: "
-            "the tokens are kept, a thaw computes their KV again."
-        )
-    return None

@@ -151,7 +151,9 @@ class Thaw:
                 # A session that has moved on is in use by a caller that knows its id.
                 if not isinstance(error, SessionNotActiveError):
                     with suppress(CwmError):
-                        await self.end_session.now(thawed.session)
+                        async with self.journal.entry(principal, "session_delete", session_id=session_id):
+                            await self.end_session.now(thawed.session)
+                        error.context["deleted_session"] = session_id
                 raise
             return replace(thawed, continuation=continuation)
         return thawed

@@ -88,7 +88,16 @@ _SHAPES: Final[Mapping[str, _Shape]] = {
     ),
     "Reconcile": {**_object({"dry_run": _FLAG}), "additionalProperties": False},
     "Steps": _object(
-        {"steps": _list(_object(dict.fromkeys(("action", "tenant", "subject", "outcome", "detail"), _TEXT)))}
+        {
+            "steps": _list(
+                _object(
+                    {
+                        **dict.fromkeys(("action", "tenant", "subject", "outcome", "detail"), _TEXT),
+                        "of_session": _FLAG,
+                    }
+                )
+            )
+        }
     ),
     "Completion": _object(
         {
@@ -115,12 +124,73 @@ _SHAPES: Final[Mapping[str, _Shape]] = {
     "Answer": _ANYTHING,
     "Models": _object({"data": _list(_object({"id": _TEXT}))}),
 }
+_TURN: Final[_Shape] = {
+    "id": "cmpl-8a7f2c",
+    "object": "text_completion",
+    "created": 1769078712,
+    "model": "llama-3.1-8b",
+    "choices": [{"index": 0, "text": " in the auth module.", "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14},
+}
+_LIMITED: Final[_Shape] = {
+    "code": "CWM-7001",
+    "message": "Rate limit exceeded: 60/minute for each session.",
+    "retryable": True,
+    "context": {"retry_after_seconds": 45},
+}
+_EXAMPLES: Final[Mapping[str, _Shape]] = {
+    "Coded": {
+        "code": "CWM-4001",
+        "message": "Another gateway is reconciling.",
+        "retryable": True,
+        "context": {},
+    },
+    "Refused": {
+        "error": {"type": "rate_limit_error", "param": None, **_LIMITED},
+        "retry_after_seconds": 45,
+    },
+    "Health": {"status": "healthy"},
+    "Readiness": {
+        "status": "degraded",
+        "components": [
+            {"name": "registry", "status": "healthy", "message": "OK", "latency_ms": 1.2},
+            {
+                "name": "kv_store",
+                "status": "unhealthy",
+                "message": "LMCache does not answer.",
+                "latency_ms": None,
+                "since": "2026-01-22T10:30:00Z",
+            },
+        ],
+    },
+    "Reconcile": {"dry_run": True},
+    "Steps": {
+        "steps": [
+            {
+                "action": "delete_window",
+                "tenant": "default",
+                "subject": "old-experiment",
+                "outcome": "planned",
+                "detail": "it expired at 2026-01-22 10:30:00 UTC",
+                "of_session": False,
+            }
+        ]
+    },
+    "Completion": {"model": "llama-3.1-8b", "prompt": "The old token format is used", "max_tokens": 16},
+    "Chat": {
+        "model": "llama-3.1-8b",
+        "messages": [{"role": "user", "content": "Which modules use the old token format?"}],
+        "temperature": 0,
+    },
+    "Answer": _TURN,
+    "Models": {"data": [{"id": "llama-3.1-8b"}]},
+}
 _SESSION: Final[_Shape] = {
     "name": "CWM-Session-Id",
     "in": "header",
     "required": False,
     "description": "The session in which the turn is recorded; the first turn creates it.",
-    "schema": {"type": "string", "pattern": SESSION_ID_PATTERN},
+    "schema": {"type": "string", "pattern": SESSION_ID_PATTERN, "examples": ["session_abc123"]},
 }
 
 
@@ -162,7 +232,8 @@ def _get(operation: str, summary: str, answers: _Shape, *parameters: _Shape) -> 
 
 def description(version: str) -> _Shape:
     """The OpenAPI 3.1 document."""
-    model = {"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
+    name = {**_TEXT, "minLength": 1, "examples": ["llama-3.1-8b"]}
+    model = {"name": "model", "in": "path", "required": True, "schema": name}
     return {
         "openapi": "3.1.0",
         "info": {"title": "CWM", "version": version},
@@ -224,7 +295,7 @@ def description(version: str) -> _Shape:
             },
         },
         "components": {
-            "schemas": dict(_SHAPES),
+            "schemas": {name: {**shape, "examples": [_EXAMPLES[name]]} for name, shape in _SHAPES.items()},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -18,7 +18,7 @@ _JSON: Final = "application/json"
 
 
 def routes(reconcile: Reconcile) -> list[Route]:
-    """``POST /reconcile`` with ``{"dry_run": bool}`` returns ``{"steps": [{action, tenant, subject, outcome, detail}]}``.
+    """``POST /reconcile`` with ``{"dry_run": bool}`` returns ``{"steps": [...]}``, the fields of ``Step`` each.
 
     CWM-1003 for an invalid body; CWM-4001 (retryable) while another gateway is reconciling. Only JSON is accepted,
     which pages of other origins cannot send without a CORS preflight.

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.engine import Tier
 from cwm.ports.kv_tier import TierUsage
-from cwm.ports.meter import Meter, Metrics, Sample, Standing
+from cwm.ports.meter import MemoryUse, Meter, Metrics, Sample, Standing
 
 
 @pytest.fixture
@@ -219,6 +219,7 @@ async def test_what_there_is_is_told_as_it_is_now_and_what_is_not_known_is_not(
             components={"vllm": False, "registry": True},
             upstreams={"docs": True},
             agent_sessions=2,
+            context=MemoryUse({"hit": 7, "miss": 1}, 512, 1024),
             database_transactions=21,
             database_connections=20,
         )
@@ -231,6 +232,9 @@ async def test_what_there_is_is_told_as_it_is_now_and_what_is_not_known_is_not(
     assert value(samples, "cwm_component_up", component="vllm") == 0
     assert value(samples, "cwm_upstream_up", upstream="docs") == 1
     assert value(samples, "cwm_database_transactions") == 21
+    assert value(samples, "cwm_context_reads_total", outcome="hit") == 7
+    assert value(samples, "cwm_context_memory_bytes") == 512
+    assert value(samples, "cwm_context_memory_limit_bytes") == 1024
     assert [s.labels for s in samples if s.name == "cwm_tier_capacity_bytes"] == [{"tier": "redis"}]
     assert not [s for s in samples if s.name == "cwm_windows"]
     assert known.looks == 1

@@ -12,8 +12,10 @@ import pytest
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError, StorageReadError
 from cwm.ports.kv_tier import TierUsage
+from cwm.ports.meter import MemoryUse
 from cwm.ports.registry import Stock
 from cwm.services.agents.agents import Agents
+from cwm.services.contents.cache import CacheCounts, ContentCache
 from cwm.services.health.census import Census
 from cwm.services.health.inspect import Component, Health, Inspect, Status
 from tests.services.replicas_of import HandClock
@@ -80,7 +82,8 @@ def census(clock: HandClock, dependencies: Dependencies) -> Census:
         check_seconds=3.0,
     )
     load = SimpleNamespace(transactions=1, connections=5)
-    return Census(cast("Inspect", inspect), cast("Agents", ()), load, clock, refresh_seconds=5)
+    cache = ContentCache(2**20, counts=CacheCounts(hits=3, warm_hits=2, misses=1), reserved=100)
+    return Census(cast("Inspect", inspect), cast("Agents", ()), load, cache, clock, refresh_seconds=5)
 
 
 async def test_nothing_is_asked_before_somebody_looks(census: Census, dependencies: Dependencies) -> None:
@@ -95,6 +98,7 @@ async def test_a_look_tells_what_there_is(census: Census) -> None:
     assert now.tiers == [TierUsage(Tier.CPU, 1, 2)]
     assert now.components == {"vllm": True, "registry": True, "kv_store": True}
     assert (now.database_transactions, now.database_connections) == (1, 5)
+    assert now.context == MemoryUse({"hit": 3, "warm_hit": 2, "miss": 1}, 100, int(2**20 * 0.9))
 
 
 async def test_however_often_somebody_looks_it_is_asked_every_few_seconds(

@@ -69,10 +69,24 @@ async def test_the_engines_own_count_is_noted_beside_ours(meter: PrometheusMeter
     engine = VllmEngine(EngineSettings(vllm_url=vllm.url))
     served = await engine.tokenize((await engine.models())[0].id, TEXT, add_special_tokens=False)
     drift = TokenDrift(engine, meter, 1.0)
-    drift.delivered(TEXT, 5)
+    drift.delivered(TEXT, 24)
     await drift.settle()
     await engine.aclose()
-    assert told(meter) == {"counted": 5, "served": len(served)}
+    assert told(meter) == {"counted": 24, "served": len(served)}
+
+
+async def test_a_difference_of_over_thirty_percent_is_counted_and_logged_once_a_minute(
+    meter: PrometheusMeter, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = SlowEngine()
+    engine.go_on.set()
+    drift = of(engine, meter)
+    for counted in (10, 8, 14, 15, 7, 6):
+        drift.delivered("ten digits", counted)
+        await drift.settle()
+    assert told(meter)["token_drift_large"] == 3
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("a text counted as 15 tokens has 10 in the vocabulary of m")
 
 
 async def test_about_the_share_of_texts_is_asked_for_and_always_the_same_ones(

@@ -276,6 +276,9 @@ async def test_what_has_had_its_time_ends_and_what_is_worth_it_is_kept_first(sql
     assert ("freeze_session", "s2", StepOutcome.DONE) in steps
     assert ("expire_session", "empty", StepOutcome.DONE) in steps
     assert await cwm.registry.window("acme", "w1") is None
+    outlived = await cwm.registry.session("acme", "s1")
+    assert outlived is not None
+    assert outlived.state is SessionState.EXPIRED
     kept = await cwm.registry.session("acme", "s2")
     assert kept is not None
     assert kept.state is SessionState.FROZEN
@@ -285,6 +288,22 @@ async def test_what_has_had_its_time_ends_and_what_is_worth_it_is_kept_first(sql
     assert ("delete_session", "empty", StepOutcome.DONE) in steps
     assert [action for action, _, _ in steps].count("delete_window") == 1, "the window that was kept"
     assert await cwm.at_rest()
+    await cwm.settle()
+
+
+async def test_what_reconciliation_does_is_audited_under_the_session_or_window_that_it_is_about(
+    sqlite: Database,
+) -> None:
+    cwm = gateway(sqlite, policy=RetentionPolicy(session_ttl=60, session_kept=120, auto_freeze=False))
+    await cwm.window("w1", "s1", ttl_seconds=30)
+    await cwm.open_session(ANN, "empty")
+    cwm.clock.at += timedelta(seconds=90)
+    await cwm.reconcile()
+    about = {
+        event.event: (event.window_name, event.session_id) for event in await cwm.audit.events("acme", 10)
+    }
+    assert about["reconcile.delete_window"] == ("w1", None)
+    assert about["reconcile.expire_session"] == (None, "empty")
     await cwm.settle()
 
 

@@ -13,10 +13,11 @@ from cwm.domain.errors import (
     WindowInUseError,
     WindowNotFoundError,
 )
+from cwm.domain.session import SessionState
 from cwm.ports.kv_tier import PrefixKey
 from tests.contracts.nouns import Damage
 from tests.fakes.kv_tier import FakeKvTier
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import TEXT, Gateway, gateway
 
 
@@ -31,6 +32,26 @@ async def test_a_deleted_window_is_gone_with_its_tokens_its_blocks_and_its_pins(
     assert await cwm.at_rest()
     (event, *_) = await cwm.audit.events("acme", 1)
     assert (event.event, event.details["blocks_deleted"]) == ("window_delete", window.block_count)
+
+
+async def test_deleting_anothers_window_leaves_the_session_that_it_was_frozen_from_and_names_it(
+    cwm: Gateway,
+) -> None:
+    window = await cwm.window()
+    tokens = await cwm.registry.session_tokens("acme", "s1")
+    deleted = await cwm.delete(BOB, "w1")
+    assert deleted.session is not None
+    assert (deleted.session.id, deleted.session.state) == ("s1", SessionState.EXPIRED)
+    (event, *_) = await cwm.audit.events("acme", 1)
+    assert (event.subject, event.details["session_id"], event.details["session_state"]) == (
+        "bob",
+        "s1",
+        "expired",
+    )
+    assert await cwm.registry.session_tokens("acme", "s1") == tokens
+    again = (await cwm.freeze(ANN, "s1", "w2")).window
+    assert (again.token_count, again.block_count) == (window.token_count, window.block_count)
+    assert await cwm.at_rest()
 
 
 async def test_blocks_of_another_window_stay_with_its_pins(cwm: Gateway) -> None:

@@ -53,7 +53,7 @@ async def test_a_frozen_session_is_a_window_whose_every_block_is_below_l1_and_pi
     assert await state(cwm) is SessionState.FROZEN
     assert await cwm.at_rest()
     assert (await cwm.events())[0] == ("window_freeze", "success")
-    assert (frozen.warning, frozen.freeze_time_ms > 0) == (None, True)
+    assert (frozen.window.warning, frozen.freeze_time_ms > 0) == (None, True)
 
 
 async def test_a_frozen_session_takes_no_further_turn(cwm: Gateway) -> None:
@@ -212,7 +212,7 @@ async def test_without_lmcache_the_tokens_are_kept_and_the_answer_says_so(cwm: G
     ids = await cwm.session()
     frozen = await cwm.freeze(ANN, "s1", "w1")
     assert (frozen.window.block_count, frozen.window.durability) == (0, Durability.DURABLE)
-    assert "no LMCache" in (frozen.warning or "")
+    assert "no LMCache" in (frozen.window.warning or "")
     assert (await cwm.registry.snapshot("acme", frozen.window.snapshot_id)).token_ids == ids
 
 
@@ -222,7 +222,7 @@ async def test_a_context_shorter_than_a_block_is_kept_without_a_pin_and_the_answ
     await cwm.session(text="short")
     frozen = await cwm.freeze(ANN, "s1", "w1")
     assert (frozen.window.block_count, frozen.window.pinned) == (0, False)
-    assert "shorter than one block" in (frozen.warning or "")
+    assert "shorter than one block" in (frozen.window.warning or "")
 
 
 async def test_what_is_not_to_be_frozen_is_refused_and_nothing_is_begun(cwm: Gateway) -> None:

@@ -229,9 +229,12 @@ async def test_a_continuation_is_the_first_turn_of_the_thawed_session(cwm: Gatew
 async def test_a_session_whose_continuation_fails_is_ended_and_may_be_asked_for_again(cwm: Gateway) -> None:
     await cwm.window()
     cwm.engine.breaks_after = 0
-    with pytest.raises(CwmError):
+    with pytest.raises(CwmError) as failed:
         await cwm.thaw(ANN, "w1", "s2", "and then?")
+    assert failed.value.context["deleted_session"] == "s2"
     assert await cwm.registry.session("acme", "s2") is None
+    deletion = next(event for event in await cwm.audit.events("acme", 5) if event.event == "session_delete")
+    assert (deletion.session_id, deletion.outcome) == ("s2", "success")
     cwm.engine.breaks_after = None
     assert (await cwm.thaw(ANN, "w1", "s2", "and then?")).continuation is not None
 

@@ -46,7 +46,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.prefix import TokenIds, digest
-from cwm.domain.session import LIVE, OWN, Session, SessionState
+from cwm.domain.session import LIVE, Session, SessionQuery, SessionState
 from cwm.domain.window import Durability
 
 HEAD_TOKENS: Final = 16
@@ -64,7 +64,14 @@ _NEWEST: Final = (
     .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
     .limit(bindparam("most"))
 )
-_NEWEST_IN_STATE: Final = _NEWEST.where(sessions.c.state == bindparam("of_state"))
+_IN_STATES: Final = sessions.c.state.in_(bindparam("of_states", expanding=True))
+_AFTER: Final = and_(
+    sessions.c.created_at <= bindparam("after_time", type_=UtcDateTime),
+    or_(
+        sessions.c.created_at < bindparam("after_time", type_=UtcDateTime),
+        sessions.c.id < bindparam("after_id"),
+    ),
+)
 _TURN: Final = (
     update(sessions)
     .where(
@@ -159,14 +166,15 @@ class SessionRecords:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
         if session.state is SessionState.FROZEN:
             raise SessionNotActiveError(
-                f"Session '{session_id}' is frozen; delete its windows instead.", session_id=session_id
+                f"Session '{session_id}' is frozen; delete its windows first.", session_id=session_id
             )
         mine = and_(session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id)
         connection.execute(delete(session_tokens).where(mine))
         change = update(sessions).where(_is(tenant, session_id))
-        own_metadata = {name: value for name, value in session.metadata.items() if name.startswith(OWN)}
         connection.execute(
-            change.values(state=SessionState.DELETED.value, head=None, token_count=0, metadata=own_metadata)
+            change.values(
+                state=SessionState.DELETED.value, head=None, token_count=0, metadata=session.own_metadata
+            )
         )
         references = select(windows.c.name).where(
             windows.c.tenant == tenant, windows.c.session_id == session_id
@@ -232,15 +240,15 @@ class SessionRecords:
         return None if row is None else session_of(row)
 
     @reading
-    def sessions(
-        self, connection: Connection, tenant: str, state: SessionState | None, limit: int
-    ) -> list[Session]:
-        which = {"of_tenant": tenant, "most": limit}
-        if state is None:
-            rows = connection.execute(_NEWEST, which)
-        else:
-            rows = connection.execute(_NEWEST_IN_STATE, {**which, "of_state": state.value})
-        return [session_of(row, _LISTED) for row in rows]
+    def sessions(self, connection: Connection, tenant: str, query: SessionQuery) -> list[Session]:
+        statement, which = _NEWEST, {"of_tenant": tenant, "most": query.limit}
+        if query.states is not None:
+            statement = statement.where(_IN_STATES)
+            which["of_states"] = sorted(query.states)
+        if query.after is not None:
+            statement = statement.where(_AFTER)
+            which |= {"after_time": query.after.created_at, "after_id": query.after.id}
+        return [session_of(row, _LISTED) for row in connection.execute(statement, which)]
 
     @reading
     def live_sessions_with_head(

@@ -19,6 +19,7 @@ from sqlalchemy import (
     literal,
     select,
     text,
+    update,
 )
 from sqlalchemy.exc import IntegrityError
 
@@ -34,7 +35,6 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import Chunk, Durability, Retention, Window
 
 _CONTENT: Final = ("session_id", "snapshot_id", "cache_salt")
-_ENDED: Final = (SessionState.FROZEN.value, SessionState.DELETED.value)
 
 # Built once, because building them takes longer than running them.
 _FOUND: Final = select(*WINDOW).where(
@@ -210,16 +210,22 @@ def remove(connection: Connection, window: Window) -> None:
     snapshots.drop_unused(connection, tenant, window.snapshot_id)
 
 
-def forget_ended_session(connection: Connection, tenant: str, session_id: str) -> None:
-    """Delete a frozen or deleted session, with its tokens, once its last window is deleted: nothing can restore it."""
+def outlive_last_window(
+    connection: Connection, tenant: str, session_id: str, salt_scope: str, at: datetime
+) -> None:
+    """Once its last window is gone, a frozen session is expired: it can be frozen again, in ``salt_scope``, or deleted.
+
+    The row that a deleted session left for its windows goes with the last of them.
+    """
     remaining = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
-    statement = delete(sessions).where(
-        sessions.c.tenant == tenant,
-        sessions.c.id == session_id,
-        sessions.c.state.in_(_ENDED),
-        ~remaining.exists(),
+    without_windows = and_(sessions.c.tenant == tenant, sessions.c.id == session_id, ~remaining.exists())
+    state = sessions.c.state
+    connection.execute(
+        update(sessions)
+        .where(without_windows, state == SessionState.FROZEN.value)
+        .values(state=SessionState.EXPIRED.value, salt_scope=salt_scope, updated_at=at)
     )
-    connection.execute(statement)  # its tokens are deleted by cascade
+    connection.execute(delete(sessions).where(without_windows, state == SessionState.DELETED.value))
 
 
 def require_quota(connection: Connection, window: Window, quota_bytes: int | None) -> None:

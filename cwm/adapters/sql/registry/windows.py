@@ -9,15 +9,16 @@ from sqlalchemy import Connection, and_, bindparam, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots
+from cwm.adapters.sql.registry.scopes import in_force_until_committed
 from cwm.adapters.sql.registry.sessions import LIVE_STATES, uid_of
 from cwm.adapters.sql.registry.window_writes import (
     add,
     begin,
-    forget_ended_session,
     guaranteed_bytes,
     intent_about,
     is_still,
     not_found,
+    outlive_last_window,
     owe,
     referred_to,
     remove,
@@ -81,6 +82,7 @@ class WindowRecords:
         self, connection: Connection, window: Window, at: datetime, debt: Debt | None = None
     ) -> Intent | None:
         tenant, name = window.tenant, window.name
+        salt_scope = in_force_until_committed(connection, tenant, window.salt_scope)
         row = window_row(connection, tenant, name, lock=True)
         if row is None:
             raise not_found(name)
@@ -92,7 +94,7 @@ class WindowRecords:
         window = current
         release = owe(connection, window, debt, self.holder, at)
         remove(connection, window)
-        forget_ended_session(connection, tenant, window.session_id)
+        outlive_last_window(connection, tenant, window.session_id, salt_scope, at)
         window_terms.count(connection, window, -1)
         return release
 

@@ -13,6 +13,7 @@ def entry(record: Entry) -> schemas.ContextEntry:
         "key": record.key,
         "version": record.version,
         "size_bytes": record.size,
+        "hash": record.digest or "",
         "priority": record.priority,
         "immutable": record.immutable,
         "author": record.author,

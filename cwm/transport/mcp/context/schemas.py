@@ -22,6 +22,9 @@ class ContextEntry(TypedDict):
         int, Field(description="Version of the scope that this write made; pass it as if_version")
     ]
     size_bytes: Annotated[int, Field(description="Size of the value as JSON")]
+    hash: Annotated[
+        str, Field(description="SHA-256 of the value as canonical JSON, in hex: equal values have the same")
+    ]
     priority: int
     immutable: bool
     author: Annotated[str, Field(description="The principal who wrote it")]

@@ -57,7 +57,9 @@ async def context_set(
     ttl: Annotated[
         float | None,
         Field(
-            gt=0, le=inputs.MAX_TTL_SECONDS, description="Seconds until the key expires; never if left out"
+            ge=0,
+            le=inputs.MAX_TTL_SECONDS,
+            description="Seconds until the key expires; 0: never. If left out, an hour unless the gateway says otherwise: see expires_at",
         ),
     ] = None,
     priority: Annotated[

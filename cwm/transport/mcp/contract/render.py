@@ -14,7 +14,14 @@ from cwm.ports.kv_tier import TierUsage
 from cwm.services.health.inspect import CacheStats, Health
 from cwm.services.results.savings import SavedTokens
 from cwm.services.turns.generate import Generated
-from cwm.services.windows.browse import BlockStatus, Residency, SessionStatus, WindowPage, WindowStatus
+from cwm.services.windows.browse import (
+    BlockStatus,
+    Residency,
+    SessionPage,
+    SessionStatus,
+    WindowPage,
+    WindowStatus,
+)
 from cwm.services.windows.delete import Deleted
 from cwm.services.windows.freeze import Frozen
 from cwm.services.windows.receipt import Receipt
@@ -37,14 +44,15 @@ def frozen(result: Frozen) -> schemas.Frozen:
         "block_count": window.block_count,
         "total_size_bytes": window.total_size_bytes,
         "token_count": window.token_count,
-        "storage_tier": _tier(window.storage_tier),
         "session_id": window.session_id,
         "durability": window.durability.value,
         "freeze_time_ms": result.freeze_time_ms,
         "tiers": dict(window.tiers),
     }
-    if result.warning is not None:
-        answer["warning"] = result.warning
+    if window.stored_tier is not None:
+        answer["storage_tier"] = _tier(window.stored_tier)
+    if window.warning is not None:
+        answer["warning"] = window.warning
     return answer
 
 
@@ -142,9 +150,10 @@ def _window_item(window: Window) -> schemas.WindowItem:
         "updated_at": moment(window.updated_at),
         "session_id": window.session_id,
         "durability": window.durability.value,
-        "storage_tier": _tier(window.storage_tier),
         "retention": window.retention.value,
     }
+    if window.stored_tier is not None:
+        answer["storage_tier"] = _tier(window.stored_tier)
     if window.expires_at is not None:
         answer["expires_at"] = moment(window.expires_at)
     return answer
@@ -153,7 +162,8 @@ def _window_item(window: Window) -> schemas.WindowItem:
 def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Status:
     window = status.window
     kv_cache = _kv_cache(window.block_count, window.total_size_bytes, status.residency)
-    kv_cache["storage_tier"] = _tier(window.storage_tier)
+    if window.stored_tier is not None:
+        kv_cache["storage_tier"] = _tier(window.stored_tier)
     answer: schemas.Status = {
         "type": "window",
         "id": window.name,
@@ -179,6 +189,8 @@ def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Stat
         answer["proven_at"] = moment(window.proven_at)
     if window.failure is not None:
         answer["failure"] = window.failure
+    if window.warning is not None:
+        answer["warning"] = window.warning
     if window.branch_token is not None:
         answer["branch_token"] = window.branch_token
     if include_blocks:
@@ -206,6 +218,8 @@ def session_status(status: SessionStatus, *, include_blocks: bool) -> schemas.St
             "frozen_at": moment(session.frozen_at) if session.frozen_at else None,
         },
     }
+    if session.user_metadata:
+        answer["metadata"] = session.user_metadata
     if session.thawed_from is not None:
         answer["parent_window"] = session.thawed_from
     if session.branch_token is not None:
@@ -215,8 +229,16 @@ def session_status(status: SessionStatus, *, include_blocks: bool) -> schemas.St
     return answer
 
 
-def session_list(sessions: list[Session]) -> schemas.SessionList:
-    return {"success": True, "sessions": [_session_item(s) for s in sessions], "count": len(sessions)}
+def session_list(page: SessionPage) -> schemas.SessionList:
+    answer: schemas.SessionList = {
+        "success": True,
+        "sessions": [_session_item(session) for session in page.sessions],
+        "count": len(page.sessions),
+        "has_more": page.next_cursor is not None,
+    }
+    if page.next_cursor is not None:
+        answer["next_cursor"] = page.next_cursor
+    return answer
 
 
 def _session_item(session: Session) -> schemas.SessionItem:
@@ -260,6 +282,9 @@ def deleted(result: Deleted) -> schemas.Deleted:
         "blocks_deleted": result.blocks_deleted,
         "space_freed_bytes": result.space_freed_bytes,
     }
+    if result.session is not None:
+        answer["session_id"] = result.session.id
+        answer["session_state"] = _state(result.session)
     if result.warning is not None:
         answer["warning"] = result.warning
     return answer

@@ -12,26 +12,43 @@ from fastmcp.resources import Resource, ResourceContent, ResourceResult, Resourc
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.results import RESULTS_URI, Part, PartKind
-from cwm.domain.session import SessionState
+from cwm.domain.session import LIVE, SessionQuery
 from cwm.domain.window import WindowQuery
 from cwm.services.windows.browse import MAX_PAGE
 from cwm.transport.mcp.contract import render
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 _JSON: Final = "application/json"
+_BYTES: Final = "application/octet-stream"
 _LONGEST_INDEX: Final = 9
 
 
 async def windows(caller: Caller = CALLER) -> str:
-    """The newest 100 windows, in the form of window_list's answer; has_more is true if there are more."""
-    page = await caller.services.browse.windows(caller.principal, WindowQuery(limit=MAX_PAGE))
-    return json.dumps(render.window_page(page))
+    """The newest 100 windows, in the form of window_list's answer.
+
+    While has_more is true, cwm://windows?cursor=<next_cursor> is the next page.
+    """
+    return await windows_from(None, caller)
 
 
 async def sessions(caller: Caller = CALLER) -> str:
-    """The newest 100 active sessions, in the form of session_list's answer."""
-    active = await caller.services.browse.sessions(caller.principal, SessionState.ACTIVE, MAX_PAGE)
-    return json.dumps(render.session_list(active))
+    """The newest 100 sessions that can take turns (active or thawed), in the form of session_list's answer.
+
+    While has_more is true, cwm://sessions?cursor=<next_cursor> is the next page.
+    """
+    return await sessions_from(None, caller)
+
+
+async def windows_from(cursor: str | None = None, caller: Caller = CALLER) -> str:
+    """A further page of cwm://windows."""
+    page = await caller.services.browse.windows(caller.principal, WindowQuery(limit=MAX_PAGE), cursor)
+    return json.dumps(render.window_page(page))
+
+
+async def sessions_from(cursor: str | None = None, caller: Caller = CALLER) -> str:
+    """A further page of cwm://sessions."""
+    page = await caller.services.browse.sessions(caller.principal, SessionQuery(LIVE, MAX_PAGE), cursor)
+    return json.dumps(render.session_list(page))
 
 
 async def stats(caller: Caller = CALLER) -> str:
@@ -65,15 +82,17 @@ async def result_part(handle: str, part: str, caller: Caller = CALLER) -> Resour
 
 def resource_templates() -> list[ResourceTemplate]:
     return [
-        _template(f"{RESULTS_URI}/{{handle}}", "Stored result", result),
-        _template(f"{RESULTS_URI}/{{handle}}/{{part}}", "Part of a stored result", result_part),
+        _template(f"{WINDOWS_URI}{{?cursor}}", "Page of windows", windows_from, _JSON),
+        _template(f"{SESSIONS_URI}{{?cursor}}", "Page of live sessions", sessions_from, _JSON),
+        _template(f"{RESULTS_URI}/{{handle}}", "Stored result", result, _BYTES),
+        _template(f"{RESULTS_URI}/{{handle}}/{{part}}", "Part of a stored result", result_part, _BYTES),
     ]
 
 
 def resources() -> list[Resource]:
     return [
         _resource(WINDOWS_URI, "Windows", windows),
-        _resource(SESSIONS_URI, "Active sessions", sessions),
+        _resource(SESSIONS_URI, "Live sessions", sessions),
         _resource("cwm://stats", "Statistics", stats),
         _resource("health://status", "Health", status),
     ]
@@ -85,14 +104,14 @@ def _resource(uri: str, title: str, read: Callable[..., Any]) -> Resource:
     )
 
 
-def _template(uri: str, title: str, read: Callable[..., Any]) -> ResourceTemplate:
+def _template(uri: str, title: str, read: Callable[..., Any], mime_type: str) -> ResourceTemplate:
     return ResourceTemplate.from_function(
         read,
         uri,
         name=read.__name__,
         title=title,
         description=inspect.getdoc(read),
-        mime_type="application/octet-stream",
+        mime_type=mime_type,
     )
 
 

@@ -6,7 +6,7 @@ field whose value is unknown is left out; a field is null only where the contrac
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -28,8 +28,14 @@ class Frozen(TypedDict):
     ]
     total_size_bytes: Annotated[int, Field(description="Size of one copy of the stored blocks")]
     token_count: int
-    storage_tier: Annotated[
-        Tier, Field(description="Lower tier that holds the blocks: redis, else disk; cpu if neither")
+    storage_tier: NotRequired[
+        Annotated[
+            Tier,
+            Field(
+                description="Lower tier that holds the blocks: redis, else disk; cpu if neither. "
+                "Left out while no block is stored"
+            ),
+        ]
     ]
     session_id: str
     durability: Annotated[
@@ -150,7 +156,7 @@ class WindowItem(TypedDict):
     updated_at: Timestamp
     session_id: Annotated[str, Field(description="The session that was frozen")]
     durability: Durability
-    storage_tier: Tier
+    storage_tier: NotRequired[Annotated[Tier, Field(description="Left out while no block is stored")]]
     retention: Retention
     expires_at: NotRequired[Timestamp]
 
@@ -209,6 +215,12 @@ class Status(TypedDict):
     expires_at: NotRequired[Annotated[Timestamp, Field(description="When the window will be deleted")]]
     proven_at: NotRequired[Annotated[Timestamp, Field(description="When all its blocks were last read back")]]
     failure: NotRequired[Annotated[str, Field(description="Why the blocks could not be stored")]]
+    warning: NotRequired[
+        Annotated[str, Field(description="Why no blocks are stored, although the window is durable")]
+    ]
+    metadata: NotRequired[
+        Annotated[dict[str, Any], Field(description="For a session: what session_create was given")]
+    ]
     parent_window: NotRequired[
         Annotated[str | None, Field(description="The window it was cloned, continued or thawed from")]
     ]
@@ -234,6 +246,12 @@ class Deleted(TypedDict):
         int, Field(description="Number of deleted blocks: those that nothing else referred to")
     ]
     space_freed_bytes: Annotated[int, Field(description="Size of one copy of those blocks")]
+    session_id: NotRequired[
+        Annotated[str, Field(description="The session that was frozen, which stays; left out if it is gone")]
+    ]
+    session_state: NotRequired[
+        Annotated[SessionState, Field(description="expired once its last window is deleted")]
+    ]
     warning: NotRequired[str]
 
 
@@ -256,6 +274,8 @@ class SessionList(TypedDict):
     success: bool
     sessions: list[SessionItem]
     count: Annotated[int, Field(description="Number of sessions in this answer")]
+    has_more: bool
+    next_cursor: NotRequired[Annotated[str, Field(description="Pass as cursor for the next page")]]
 
 
 class SessionCreated(TypedDict):

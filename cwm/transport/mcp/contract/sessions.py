@@ -9,7 +9,7 @@ from fastmcp.tools import FunctionTool
 from pydantic import Field
 
 from cwm.domain.errors import CwmError
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.services.turns.generate import TurnInput
 from cwm.services.windows.browse import MAX_PAGE
 from cwm.transport.mcp.contract import inputs, render, schemas
@@ -112,18 +112,23 @@ async def session_list(
         inputs.StateFilter | None, Field(description="Only sessions in this state")
     ] = None,
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of sessions to return")] = 50,
+    cursor: Annotated[
+        str | None,
+        Field(description="next_cursor of the previous page; only limit may differ from that call"),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.SessionList:
-    """List sessions, the newest first.
+    """List sessions, the newest first. While has_more is true, call again with next_cursor as cursor.
 
     Use it to find a session to continue or to freeze. active: takes turns. thawed: restored from a window,
-    takes turns. frozen: saved as a window; thaw the window to continue. expired: idle for too long, takes no
-    turns; freeze it and thaw the window to continue, or delete it.
+    takes turns. frozen: saved as a window; thaw the window to continue. expired: idle for too long, or its last
+    window was deleted; takes no turns; freeze it and thaw the window to continue, or delete it.
 
-    Errors: CWM-1003 malformed field.
+    Errors: CWM-1003 malformed field, or a cursor that has expired or is from a different query.
     """
-    state = None if state_filter is None else SessionState(state_filter)
-    return render.session_list(await caller.services.browse.sessions(caller.principal, state, limit))
+    states = None if state_filter is None else frozenset({SessionState(state_filter)})
+    query = SessionQuery(states, limit)
+    return render.session_list(await caller.services.browse.sessions(caller.principal, query, cursor))
 
 
 async def session_delete(
@@ -132,8 +137,8 @@ async def session_delete(
 ) -> schemas.SessionDeleted:
     """Delete a session for ever: its tokens, and the blocks that nothing else refers to.
 
-    Windows that were frozen from it stay. A frozen session is deleted with its last window: delete that
-    window instead.
+    Windows that were frozen from it stay. A frozen session is deleted after its windows: with the last of them
+    it becomes expired.
 
     Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is frozen, or has a
     turn in flight (retryable).

@@ -13,6 +13,7 @@ from fastmcp.tools import FunctionTool, ToolResult
 from mcp_types import CallToolRequestParams, ToolAnnotations
 from pydantic_core import PydanticSerializationError
 
+from cwm.transport.mcp.contract.examples import EXAMPLES
 from cwm.transport.mcp.contract.published import input_schema, output_schema
 from cwm.transport.mcp.requests.call import tool_call
 from cwm.transport.mcp.requests.errors import RefusedError, coded, not_text
@@ -72,13 +73,17 @@ def tool(
     destructive: bool = False,
     idempotent: bool = False,
 ) -> FunctionTool:
-    """Publish ``function`` under its own name, with its docstring as description and ``output`` as result type."""
+    """Publish ``function`` under its own name, with its docstring as description and ``output`` as result type.
+
+    Its example is in ``EXAMPLES``.
+    """
+    example = EXAMPLES[function.__name__]
     with _documented_by_us(function) as description:
         function_tool = CodedTool.from_function(
             function,
             title=title,
             description=description,
-            output_schema=output_schema(output),
+            output_schema={**output_schema(output), "examples": [example.answer]},
             annotations=ToolAnnotations(
                 title=title,
                 read_only_hint=read_only,
@@ -87,7 +92,10 @@ def tool(
                 open_world_hint=False,
             ),
         )
-    function_tool.parameters = input_schema(function_tool.parameters)
+    function_tool.parameters = {
+        **input_schema(function_tool.parameters),
+        "examples": [example.arguments],
+    }
     return function_tool
 
 

@@ -109,7 +109,7 @@ async def window_thaw(
     from a prompt of the same length. The window stays; thaw it again for another branch. Continue the
     returned session_id with session_generate, or over the OpenAI-compatible API with the header
     CWM-Session-Id. With continuation_prompt, the model's answer to it is in continuation; if that turn fails,
-    the new session is deleted again.
+    the new session is deleted again, and the error's context.deleted_session names it.
 
     receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
     warning, when blocks were lost: the context is still complete. verification says whether the restored KV
@@ -267,6 +267,9 @@ async def window_delete(
     caller: Caller = CALLER,
 ) -> schemas.Deleted:
     """Delete a window for ever: its record, its tokens, and the blocks that nothing else refers to.
+
+    The session that was frozen stays, as session_id; once its last window is deleted, its session_state is
+    expired: freeze it again, or delete it with session_delete.
 
     It is refused while other windows descend from this one or live sessions were thawed from it; the error's
     context names them. With force the window is deleted anyway, and they keep working. blocks_deleted and

@@ -1,4 +1,7 @@
-"""Counts and times MCP requests by method, era and outcome, and tool calls by tool; over HTTP and stdio."""
+"""Counts and times MCP requests by method, era and outcome, and tool calls by tool; over HTTP and stdio.
+
+Each call of a CWM tool has a line in the log, without arguments and results.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import structlog
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.streamable_http import REQUEST_CANCELLED
@@ -27,6 +31,8 @@ ERROR: Final = "error"
 """CWM failed, or a component that it needs."""
 CANCELLED: Final = "cancelled"
 
+_log = structlog.get_logger("cwm.mcp")
+
 _OTHER: Final = "other"
 _METHODS: Final = frozenset(SPEC_CLIENT_METHODS) | frozenset(SPEC_CLIENT_NOTIFICATION_METHODS)
 # Not timed: they last as long as the client listens.
@@ -43,13 +49,14 @@ class Measures:
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         started, outcome = time.perf_counter(), ERROR
+        code: str | None = None
         self._meter.mcp_begun()
         try:
             result = await call_next(ctx)
-            outcome = self._outcome_of(result)
+            outcome, code = self._outcome_of(result)
             return result
         except MCPError as failed:
-            outcome = self._outcome_of_error(failed)
+            outcome, code = self._outcome_of_error(failed)
             raise
         except ValidationError:
             outcome = REFUSED
@@ -58,37 +65,46 @@ class Measures:
             outcome = CANCELLED
             raise
         finally:
-            self._report(ctx, outcome, time.perf_counter() - started)
+            self._report(ctx, outcome, code, time.perf_counter() - started)
 
-    def _report(self, ctx: ServerRequestContext[Any, Any], outcome: str, seconds: float) -> None:
+    def _report(
+        self, ctx: ServerRequestContext[Any, Any], outcome: str, code: str | None, seconds: float
+    ) -> None:
         method = ctx.method if ctx.method in _METHODS else _OTHER
         era = "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "handshake"
         self._meter.mcp_ended(method, era, outcome, None if method in _LISTENING else seconds)
         if method == "tools/call":
-            self._meter.tool_called(_label(current_call()), era, outcome, seconds)
+            call = current_call()
+            self._meter.tool_called(_label(call), era, outcome, seconds)
+            if call is not None and call.own is not None:
+                failure = {} if code is None else {"code": code}
+                _log.info(
+                    "tool_called", tool=call.name, outcome=outcome, ms=round(seconds * 1000, 1), **failure
+                )
 
-    def _outcome_of(self, result: HandlerResult) -> str:
+    def _outcome_of(self, result: HandlerResult) -> tuple[str, str | None]:
+        """The outcome, and the error's code if it has one of CWM's."""
         if isinstance(result, BaseModel):
             failed, meta = getattr(result, "is_error", False), getattr(result, "meta", None)
         else:
             failed, meta = (result or {}).get("isError", False), (result or {}).get("_meta")
         if not failed:
-            return SUCCESS
+            return SUCCESS, None
         error_body = (meta or {}).get(META_KEY)
-        return REFUSED if error_body is None else self._coded(error_body)
+        return (REFUSED, None) if error_body is None else self._coded(error_body)
 
-    def _outcome_of_error(self, failed: MCPError) -> str:
+    def _outcome_of_error(self, failed: MCPError) -> tuple[str, str | None]:
         if failed.error.code == REQUEST_CANCELLED:
-            return CANCELLED
+            return CANCELLED, None
         if isinstance(failed.error.data, Mapping) and "code" in failed.error.data:
             return self._coded(failed.error.data)
-        return ERROR if failed.error.code == INTERNAL_ERROR else REFUSED
+        return (ERROR if failed.error.code == INTERNAL_ERROR else REFUSED), None
 
-    def _coded(self, error_body: Mapping[str, Any]) -> str:
+    def _coded(self, error_body: Mapping[str, Any]) -> tuple[str, str | None]:
         code = str(error_body.get("code"))
         is_defined = code in self._outcomes
         self._meter.mcp_failed(code if is_defined else _OTHER)
-        return self._outcomes[code] if is_defined else REFUSED
+        return (self._outcomes[code], code) if is_defined else (REFUSED, None)
 
 
 def _label(call: ToolCall | None) -> str:

@@ -5,6 +5,7 @@ Lists leave out the tools and resources that the caller may not use; using one a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ _OWN_SCHEMES: Final = ("cwm://", "health://")
 def of_resource(uri: str) -> frozenset[AccessScope]:
     """The scopes that a resource or template needs, by its URI."""
     # Schemes and hosts may be in upper or lower case.
-    uri = uri.lower()
+    uri = re.split(r"[?{]", uri.lower(), maxsplit=1)[0]
     if not uri.startswith(_OWN_SCHEMES):
         return OF_UPSTREAMS
     for own_uri, scopes in _RESOURCES.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,22 @@ async def test_every_tool_does_what_it_says(agent: Agent) -> None:
     assert stats["shared_store"]["used_bytes"] > 0
 
 
+async def test_a_key_lives_for_an_hour_unless_its_ttl_says_otherwise_and_tells_its_hash(agent: Agent) -> None:
+    async def lifetime(**ttl: float) -> float | None:
+        entry = (await agent.call("context_set", {"key": "k", "value": {"b": 1, "a": "ä"}, **ttl})).value[
+            "entry"
+        ]
+        assert entry["hash"] == sha256('{"a":"ä","b":1}'.encode()).hexdigest()
+        if "expires_at" not in entry:
+            return None
+        ends, written = (datetime.fromisoformat(entry[name]) for name in ("expires_at", "written_at"))
+        return (ends - written).total_seconds()
+
+    assert await lifetime() == 3600
+    assert await lifetime(ttl=5) == 5
+    assert await lifetime(ttl=0) is None
+
+
 async def test_refusals_come_with_their_codes_and_what_to_do_next(agent: Agent) -> None:
     await agent.call("context_set", {"key": "k", "value": 1})
     lost = (await agent.call("context_set", {"key": "k", "value": 2, "if_version": 0})).error
@@ -143,7 +161,7 @@ async def test_refusals_come_with_their_codes_and_what_to_do_next(agent: Agent) 
             ("context_set", {"key": "", "value": 1}),
             ("context_set", {"key": "k\n", "value": 1}),
             ("context_set", {"key": "k"}),
-            ("context_set", {"key": "k", "value": 1, "ttl": 0}),
+            ("context_set", {"key": "k", "value": 1, "ttl": -1}),
             ("context_get", {"key": "k", "scope": "everybody"}),
             ("context_get", {"key": "k", "version": 99}),
             ("context_get", {"key": "k", "version": 1, "snapshot": "x"}),

@@ -108,6 +108,7 @@ ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
         "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
     },
     "window_list": {"cursor": {"type": "string"}},
+    "session_list": {"cursor": {"type": "string"}},
     "window_thaw": {
         "accept_template": {"type": "boolean", "default": False},
         "verify": {"type": "boolean", "default": True},

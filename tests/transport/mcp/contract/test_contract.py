@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 from mcp_types import Tool
 
 from tests.transport.mcp.contract.fields import (
@@ -73,6 +74,18 @@ async def test_a_tool_takes_exactly_the_fields_of_the_contract(tools: dict[str, 
     assert sorted(schema.get("required", [])) == sorted(required)
 
 
+async def test_a_tool_takes_fewer_than_ten_fields_but_for_those_of_decision_0041(
+    tools: dict[str, Tool],
+) -> None:
+    counts = {name: len(tool.input_schema["properties"]) for name, tool in tools.items()}
+    assert {name: count for name, count in counts.items() if count >= 10} == {
+        "window_list": 10,
+        "result_query": 12,
+    }
+    required = [len(tool.input_schema.get("required", ())) for tool in tools.values()]
+    assert sum(required) < 4 * len(required)
+
+
 async def test_no_tool_takes_unknown_fields_or_publishes_alternatives_at_the_top(
     tools: dict[str, Tool],
 ) -> None:
@@ -108,6 +121,17 @@ async def test_a_tool_declares_every_field_of_its_answer(tools: dict[str, Tool],
         assert at(schema, path)["enum"] == values
     for path in MOMENTS.get(name, []):
         assert "'format': 'date-time'" in str(at(schema, path))
+
+
+async def test_every_tool_has_an_example_of_a_call_and_its_answer_that_is_good_by_its_schemas(
+    tools: dict[str, Tool],
+) -> None:
+    for tool in tools.values():
+        for schema in (tool.input_schema, tool.output_schema):
+            assert schema is not None
+            (example,) = schema["examples"]
+            assert example or not schema["properties"], f"{tool.name}: an empty example"
+            Draft202012Validator(schema, format_checker=FormatChecker()).validate(example)
 
 
 async def test_hints_tell_what_reads_what_destroys_and_what_may_be_repeated(tools: dict[str, Tool]) -> None:

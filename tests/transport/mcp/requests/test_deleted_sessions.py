@@ -58,6 +58,7 @@ async def test_a_thaw_is_gone_on_with_by_its_chat_template_also_when_its_window_
         await vllm.waiting.wait()
         gone = await agent.call("window_delete", {"window_name": "w", "force": True})
         assert not gone.is_error
+        assert not (await agent.call("session_delete", {"session_id": "s"})).is_error
         assert await registry.session("acme", "s", any_state=True) is None
         vllm.release.set()
         assert not (await thaw).is_error

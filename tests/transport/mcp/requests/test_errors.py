@@ -55,6 +55,21 @@ async def test_an_unexpected_exception_is_cwm_9001_logged_and_not_told(tmp_path:
     assert isinstance(entry["exc_info"], ZeroDivisionError)
 
 
+async def test_each_call_of_a_tool_of_ours_is_a_line_in_the_log_without_contents(
+    gateway: Gateway, agent: Agent
+) -> None:
+    with capture_logs() as logs:
+        await agent.call("session_list")
+        await agent.call("window_status", {"window_name": "secret-name"})
+    lines = [entry for entry in logs if entry["event"] == "tool_called"]
+    assert [(line["tool"], line["outcome"], line.get("code")) for line in lines] == [
+        ("session_list", "success", None),
+        ("window_status", "refused", "CWM-2002"),
+    ]
+    assert all(line["log_level"] == "info" and line["ms"] > 0 for line in lines)
+    assert "secret-name" not in str(lines)
+
+
 async def test_a_coded_failure_of_a_service_keeps_its_code_message_and_context(
     tmp_path: Path, era: str
 ) -> None:

@@ -61,6 +61,7 @@ async def test_every_tool_and_resource_of_ours_has_been_given_its_scopes(tmp_pat
         ("cwm://windows", {"windows:read"}),
         ("CWM://windows", {"windows:read"}),
         ("cwm://windowsill", {"admin"}),
+        ("cwm://windows?cursor=abc", {"windows:read"}),
         ("cwm://context/tenant/a", {"context:read"}),
         ("cwm://results/abc/0", set()),
         ("cwm://new", {"admin"}),
@@ -88,7 +89,12 @@ async def test_a_reader_sees_what_it_may_read_and_nothing_else(running: RunningG
             "health://status",
         }
         templates = {each.uri_template for each in await reader.list_resource_templates()}
-        assert templates == {"cwm://results/{handle}", "cwm://results/{handle}/{part}"}
+        assert templates == {
+            "cwm://windows{?cursor}",
+            "cwm://sessions{?cursor}",
+            "cwm://results/{handle}",
+            "cwm://results/{handle}/{part}",
+        }
         listed = await reader.call_tool("window_list", {})
         assert not listed.is_error
 

@@ -189,6 +189,65 @@ async def test_sessions_are_listed_by_state(gateway: Gateway, agent: Agent) -> N
     assert (await agent.call("session_list", {"limit": 1})).value["count"] == 1
 
 
+@pytest.mark.parametrize("noun", ["windows", "sessions"])
+async def test_a_resource_that_lists_has_pages_that_show_each_once(
+    gateway: Gateway, agent: Agent, noun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.transport.mcp.contract.resources.MAX_PAGE", 2)
+    registry = gateway.parts.base.registry
+    source = await freeze(registry, "w0", tenant=agent.tenant)
+    for number in (1, 2):
+        await clone(registry, source, f"w{number}", created_at=NOW + timedelta(hours=number))
+    for number in range(3):
+        created = NOW + timedelta(hours=number)
+        await registry.add_session(a_session(f"s{number}", agent.tenant, created_at=created), ())
+    seen, uri = list[str](), f"cwm://{noun}"
+    while uri:
+        (content,) = await agent.client.read_resource(uri)
+        page = json.loads(content.text)
+        seen += [each.get("id") or each["name"] for each in page[noun]]
+        uri = f"cwm://{noun}?cursor={page['next_cursor']}" if page["has_more"] else ""
+    assert seen == [f"{noun[0]}{number}" for number in (2, 1, 0)]
+
+
+async def test_sessions_are_paged_by_a_cursor_that_is_good_for_its_list_only(
+    gateway: Gateway, agent: Agent
+) -> None:
+    for number in range(3):
+        created = NOW + timedelta(minutes=number)
+        await gateway.parts.base.registry.add_session(
+            a_session(f"s{number}", agent.tenant, created_at=created), ()
+        )
+    first = (await agent.call("session_list", {"limit": 2})).value
+    rest = (await agent.call("session_list", {"limit": 2, "cursor": first["next_cursor"]})).value
+    assert [page["has_more"] for page in (first, rest)] == [True, False]
+    assert [s["id"] for page in (first, rest) for s in page["sessions"]] == ["s2", "s1", "s0"]
+    wrong = {"state_filter": "active", "cursor": first["next_cursor"]}
+    assert (await agent.call("session_list", wrong)).error["context"]["field"] == "cursor"
+
+
+async def test_a_window_without_blocks_names_no_tier_and_says_why(gateway: Gateway, agent: Agent) -> None:
+    registry = gateway.parts.base.registry
+    await freeze(registry, "small", tenant=agent.tenant)
+    await registry.add_session(a_session("s", agent.tenant), range(1000, 1070))
+    await registry.begin_freeze(a_window("pending", agent.tenant, session_id="s"), range(1000, 1070), 0)
+    for name in ("small", "pending"):
+        status = (await agent.call("window_status", {"window_name": name})).value
+        assert "storage_tier" not in status["kv_cache"]
+        assert ("shorter than one block" in status.get("warning", "")) is (name == "small")
+    listed = (await agent.call("window_list")).value["windows"]
+    assert all("storage_tier" not in window for window in listed)
+
+
+async def test_the_metadata_of_a_session_can_be_read_back_without_what_is_cwms_own(
+    gateway: Gateway, agent: Agent
+) -> None:
+    metadata = {"project": "auth", "ticket": 42}
+    session = a_session("s", agent.tenant, metadata={**metadata, "cwm.template": {"has_system": True}})
+    await gateway.parts.base.registry.add_session(session, ())
+    assert (await agent.call("window_status", {"session_id": "s"})).value["metadata"] == metadata
+
+
 async def test_a_clone_shares_what_its_source_has_and_inherits_its_tags(
     gateway: Gateway, agent: Agent
 ) -> None:
@@ -216,7 +275,14 @@ async def test_a_window_in_use_is_deleted_only_with_force_and_the_refusal_names_
     refused = (await agent.call("window_delete", {"window_name": "w"})).error
     assert (refused["code"], refused["context"]["windows"]) == ("CWM-3004", ["c"])
     forced = (await agent.call("window_delete", {"window_name": "w", "force": True})).value
-    assert forced == {"success": True, "window_name": "w", "blocks_deleted": 0, "space_freed_bytes": 0}
+    assert forced == {
+        "success": True,
+        "window_name": "w",
+        "blocks_deleted": 0,
+        "space_freed_bytes": 0,
+        "session_id": "of-w",
+        "session_state": "frozen",
+    }
     assert (await agent.call("window_status", {"window_name": "w"})).error["code"] == "CWM-2002"
     assert (await agent.call("window_status", {"window_name": "c"})).value["token_count"] == 70
 
@@ -340,6 +406,10 @@ async def test_resources_are_what_the_tools_answer(gateway: Gateway, agent: Agen
     assert await read("cwm://windows") == (await agent.call("window_list")).value
     active = (await agent.call("session_list", {"state_filter": "active"})).value
     assert await read("cwm://sessions") == active
+    await gateway.parts.base.registry.add_session(
+        a_session("t", agent.tenant, state=SessionState.THAWED, created_at=LATER), ()
+    )
+    assert [session["id"] for session in (await read("cwm://sessions"))["sessions"]] == ["t", "s"]
     stats = await read("cwm://stats")
     assert stats.pop("health")["status"] == "unhealthy"
     assert stats == (await agent.call("cache_stats")).value

@@ -1,0 +1,99 @@
+"""What differs between two snapshots of settings, as text in which secrets are masked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Final
+
+from cwm.domain.budgets import Budgets
+from cwm.domain.tool_policy import ToolPolicies
+from cwm.settings.groups import Settings
+from cwm.settings.tools import RESULTS, TOOLS
+from cwm.settings.upstreams import UPSTREAMS
+
+MASK: Final = "[hidden]"
+_MOST_CHARS: Final = 400
+# A shorter value of a variable is hardly a secret, and its letters are in every word.
+_SHORTEST: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A changed setting, such as ``limits.rate_limit_tenant`` or ``upstreams.docs``.
+
+    ``before`` and ``after`` are at most 400 characters, without secrets; empty where there was or is none. Of an
+    upstream or a policy that stays they have the fields that differ.
+    """
+
+    name: str
+    before: str
+    after: str
+
+
+def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[SettingChange]:
+    """The changes of upstreams, budgets and policies, one by one, and of the settings ``names`` (``group.field``)."""
+    secrets = sorted(old.secrets() | new.secrets() | _variables(new), key=len, reverse=True)
+    return [
+        SettingChange(name, *(_masked(text, secrets) for text in _texts(before, after)))
+        for name, before, after in (
+            *_by_name(UPSTREAMS, *({spec.name: spec for spec in each.upstreams} for each in (old, new))),
+            *_different(RESULTS, *(_without_tools(each.budgets) for each in (old, new))),
+            *_by_name(TOOLS, old.budgets.policies.by_name, new.budgets.policies.by_name),
+            *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
+        )
+    ]
+
+
+def _variables(settings: Settings) -> frozenset[str]:
+    """The values of environment variables in upstreams."""
+    environ = settings.reading.environ if settings.reading else {}
+    return frozenset(value for name in settings.upstream_variables if (value := environ.get(name)))
+
+
+def _setting(settings: Settings, name: str) -> Any:
+    title, _, field = name.partition(".")
+    return getattr(getattr(settings, title), field)
+
+
+def _different(name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    if before != after:
+        yield name, before, after
+
+
+def _by_name(title: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    if old == new:
+        # The first of two patterns that match a tool counts.
+        yield from _different(title, list(old), list(new))
+    for name in sorted(old.keys() | new.keys()):
+        yield from _different(f"{title}.{name}", old.get(name), new.get(name))
+
+
+def _texts(before: Any, after: Any) -> tuple[str, str]:
+    if not is_dataclass(before) or not is_dataclass(after):
+        return _text(before), _text(after)
+    names = [each.name for each in fields(before) if getattr(before, each.name) != getattr(after, each.name)]
+    shown = {each.name for each in fields(before) if each.repr}
+    return (
+        _joined({name: getattr(before, name) if name in shown else MASK for name in names}),
+        _joined({name: getattr(after, name) if name in shown else MASK for name in names}),
+    )
+
+
+def _joined(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_text(value)}" for name, value in values.items())
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _masked(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, MASK)
+    return text[:_MOST_CHARS]
+
+
+def _without_tools(budgets: Budgets) -> Budgets:
+    return replace(budgets, policies=ToolPolicies(budgets.policies.default))
