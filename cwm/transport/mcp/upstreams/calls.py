@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 from typing import Any, Final
 
 from fastmcp import Context
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
-from mcp import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult
-from pydantic_core import to_json
 
 from cwm.domain.errors import CwmError
 from cwm.domain.upstream import may_repeat, with_exposed_uris
@@ -27,6 +26,7 @@ from cwm.transport.mcp.upstreams.crossing import (
     HANDLE_ARGUMENT,
     forwarded,
     input_request,
+    refusal,
     takes_handle,
     valid,
 )
@@ -56,7 +56,7 @@ class UpstreamCalls(Middleware):
         except CwmError as refused:
             raise RefusedError(refused) from refused
         except UpstreamRefusedError as refused:
-            raise MCPError(refused.code, str(refused), refused.data) from refused
+            raise refusal(call.upstream, refused) from refused
         return result if result is not None else await call_next(context)
 
     async def _call(self, face: Context, call: ToolCall, arguments: dict[str, Any]) -> ToolResult | None:
@@ -116,6 +116,8 @@ class _Relay:
     ) -> None:
         if previous is not None:
             await asyncio.wait({previous})
+        if not math.isfinite(progress):
+            return
         # A caller that has disconnected needs no progress.
         with contextlib.suppress(Exception):
             await self._recipient.report_progress(progress, total, message)
@@ -131,12 +133,9 @@ def _result(upstream: str, shared: Given) -> ToolResult:
 
 
 def _wrapped(result: CallToolResult) -> ToolResult:
-    """Avoid FastMCP's slow copy of structured content, which only serves to refuse numbers that JSON does not have."""
+    """Avoid FastMCP's slow copy of structured content: upstreams' numbers have been checked."""
     structured = result.structured_content
     if not isinstance(structured, dict):
-        return ToolResult.from_mcp_result(result)
-    encoded = to_json(structured, inf_nan_mode="constants")
-    if b"NaN" in encoded or b"Infinity" in encoded:
         return ToolResult.from_mcp_result(result)
     wrapped = ToolResult(content=result.content, meta=result.meta, is_error=result.is_error)
     wrapped.structured_content = structured

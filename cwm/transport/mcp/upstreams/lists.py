@@ -34,6 +34,7 @@ from cwm.transport.mcp.upstreams.crossing import (
     HANDLE_ARGUMENT,
     forwarded,
     input_request,
+    refusal,
     takes_handle,
     valid,
 )
@@ -124,13 +125,19 @@ class UpstreamLists:
     def _definition(
         self, context: ServerRequestContext[Any, Any], kind: OfferKind, offer: Offer
     ) -> Mapping[str, Any]:
-        """The offer's definition. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
-        modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if kind is not OfferKind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
-            return offer.definition
-        schema = dict(offer.definition.get("inputSchema") or {"type": "object"})
-        schema["properties"] = {**schema.get("properties", {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
-        return {**offer.definition, "inputSchema": schema}
+        """The offer's definition as the client's version has it. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
+        definition = offer.definition
+        if kind is not OfferKind.TOOLS:
+            return definition
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            # Results of these versions are objects: the SDK would reject the whole list.
+            is_object = (definition.get("outputSchema") or {}).get("type") == "object"
+            return definition if is_object else {k: v for k, v in definition.items() if k != "outputSchema"}
+        if not takes_handle(self._upstreams, offer):
+            return definition
+        schema = dict(definition.get("inputSchema") or {"type": "object"})
+        schema["properties"] = {**(schema.get("properties") or {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
+        return {**definition, "inputSchema": schema}
 
     def _read_handler(self, own: _Handler) -> _Handler:
         async def read(context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> Any:
@@ -220,6 +227,6 @@ class UpstreamLists:
                 caller, upstream, method, {**params, **forwarded(context)}, repeatable=True
             )
         except UpstreamRefusedError as refused:
-            raise MCPError(refused.code, str(refused), refused.data) from refused
+            raise refusal(upstream, refused) from refused
         except CwmError as refused:
             raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
