@@ -16,6 +16,9 @@ class Progress(Protocol):
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
+OnLog = Callable[[str, str | None, Any], None]
+"""Called with the level, the logger's name and the data of each message that the upstream logs during a request."""
+
 Heard = Callable[[OfferKind | str], None]
 """Called with the kind of a list that changed, or with the URI of a resource that changed. Must not block."""
 
@@ -138,6 +141,7 @@ class UpstreamSession(Protocol):
         timeout_seconds: float,
         authorization: str | None = None,
         on_progress: Progress | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """Send ``tools/call`` or a similar request and return its result in MCP's JSON form. Raises UpstreamError.
 

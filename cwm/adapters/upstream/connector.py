@@ -47,7 +47,11 @@ class SdkConnector:
     ) -> SdkSession:
         if spec.command:
             session = SdkSession(
-                program(spec), bounds=spec.bounds, on_change=heard, on_gone=self._sessions.discard
+                program(spec),
+                bounds=spec.bounds,
+                on_change=heard,
+                of_one_caller=not spec.stateless,
+                on_gone=self._sessions.discard,
             )
         else:
             session = self._over_http(spec, resume, heard)
@@ -86,6 +90,7 @@ class SdkConnector:
             authorize=self._authorizer(spec, http),
             session_id=lambda: http.session_id,
             hears=lambda: http.hears,
+            of_one_caller=not spec.stateless,
             goodbye=partial(self._say_goodbye, spec, http),
             on_gone=self._sessions.discard,
         )

@@ -34,6 +34,7 @@ from cwm.adapters.upstream.destinations import without_link_local
 from cwm.background import BackgroundTasks
 from cwm.domain.upstream import Bounds
 from cwm.ports.tracing import UNTRACED, Carrier
+from cwm.ports.upstream import OnLog
 
 AWAY: Final = -32901
 EXPIRED: Final = -32902
@@ -102,11 +103,12 @@ class PendingRequest:
     """One request: the caller's credentials and capabilities, and the response while it is read.
 
     ``authorization`` is empty for a caller without credentials, and None for the session's own requests.
-    ``capabilities`` are those of the caller's client.
+    ``capabilities`` are those of the caller's client. ``on_log`` gets what the upstream logs meanwhile.
     """
 
     authorization: str | None = None
     capabilities: Mapping[str, Any] | None = None
+    on_log: OnLog | None = None
     answer: httpx2.Response | None = None
     abandoned: bool = False
 

@@ -27,6 +27,7 @@ from cwm.domain.upstream import Bounds, Definition, OfferKind
 from cwm.ports.upstream import (
     Heard,
     Listing,
+    OnLog,
     Progress,
     UpstreamAwayError,
     UpstreamOversizeError,
@@ -46,6 +47,8 @@ _MOST_NAMES: Final = 20
 _PROBE_SHARE: Final = 0.4
 _WATCH_SECONDS: Final = 30.0
 _WRITE_SECONDS: Final = 10.0
+# Of callers who do not say for each request what is to be logged.
+_LOGGED: Final = "info"
 
 
 class SdkSession:
@@ -60,6 +63,7 @@ class SdkSession:
         authorize: Authorize | None = None,
         session_id: Callable[[], str | None] = lambda: None,
         hears: Callable[[], bool] = lambda: True,
+        of_one_caller: bool = False,
         goodbye: Callable[[], Awaitable[None]] | None = None,
         on_gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
@@ -70,6 +74,8 @@ class SdkSession:
         self._authorize = authorize
         self._session_id = session_id
         self._hears = hears
+        self._of_one_caller = of_one_caller
+        self._requests: list[PendingRequest] = []
         self._goodbye = goodbye
         self._on_gone = on_gone
         self._client: ClientSession | None = None
@@ -77,7 +83,6 @@ class SdkSession:
         self._list_seconds = 0.0
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
-        self._running = 0
         self._retired: bool | None = None
         self._closer: asyncio.Task[None] | None = None
         self._streams = streams
@@ -173,15 +178,18 @@ class SdkSession:
         timeout_seconds: float,
         authorization: str | None = None,
         on_progress: Progress | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         client = self._open()
         own_params, capabilities = without_capabilities(params)
         if not is_json(own_params):
             raise UpstreamRefusedError(types.INVALID_PARAMS, "the request holds what JSON cannot carry")
-        pending = PendingRequest(await self.authorize(authorization), capabilities)
+        if on_log is not None and self.modern:
+            own_params["_meta"] = {types.LOG_LEVEL_META_KEY: _LOGGED, **(own_params.get("_meta") or {})}
+        pending = PendingRequest(await self.authorize(authorization), capabilities, on_log)
         request = types.Request[dict[str, Any], str](method=method, params=own_params)
         context_token = PENDING.set(pending)
-        self._running += 1
+        self._requests.append(pending)
         try:
             with port_errors():
                 # The SDK's own timeout starts when the request is written, which may never happen.
@@ -197,7 +205,7 @@ class SdkSession:
             raise
         finally:
             PENDING.reset(context_token)
-            self._running -= 1
+            self._requests.remove(pending)
             self._close_if_retired()
         return with_json_numbers(answer.root)
 
@@ -238,7 +246,7 @@ class SdkSession:
         await asyncio.shield(self._closer)
 
     def _close_if_retired(self) -> None:
-        if self._retired is not None and not self._running and not self._closing.is_set():
+        if self._retired is not None and not self._requests and not self._closing.is_set():
             self._closing.set()
             self._closer = asyncio.create_task(self._close(end=self._retired))
 
@@ -261,6 +269,7 @@ class SdkSession:
                 async with ClientSession(
                     dispatcher=wire,
                     message_handler=self._listening.on_message,
+                    logging_callback=self._on_log,
                     client_info=_CLIENT,
                     read_timeout_seconds=timeout_seconds,
                 ) as client:
@@ -314,6 +323,14 @@ class SdkSession:
         if kind is OfferKind.TOOLS:
             _absorb(client, page, whole=cursor is None and page.cursor is None)
         return page
+
+    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        """Over HTTP a message comes with the answer that it belongs to. Else it belongs to the session's one caller, if any."""
+        pending = PENDING.get()
+        if pending is None and self._of_one_caller and self._requests:
+            pending = self._requests[-1]
+        if pending is not None and pending.on_log is not None:
+            pending.on_log(params.level, params.logger, params.data)
 
     async def _live(self) -> None:
         if self._has_listener and self.modern and reports_changes(self.capabilities):

@@ -25,6 +25,7 @@ from cwm.ports.meter import Meter
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import (
     Denial,
+    OnLog,
     Progress,
     UpstreamAwayError,
     UpstreamBusyError,
@@ -176,6 +177,7 @@ class Upstreams:
         *,
         repeatable: bool,
         on_progress: Progress | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """The upstream's answer. Raises UpstreamRefusedError if it returns an error, CWM-5003/5004/6001 if it is away or lost.
 
@@ -197,6 +199,7 @@ class Upstreams:
                     timeout_seconds=link.spec.call_seconds,
                     authorization=_authorization(link, caller),
                     on_progress=on_progress,
+                    on_log=on_log,
                 )
 
         principal = caller.agent.principal

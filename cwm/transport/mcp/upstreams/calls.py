@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import contextvars
-import math
 from typing import Any, Final
 
 from fastmcp import Context
@@ -30,6 +26,7 @@ from cwm.transport.mcp.upstreams.crossing import (
     takes_handle,
     valid,
 )
+from cwm.transport.mcp.upstreams.relay import Relay
 from cwm.transport.mcp.upstreams.rounds import asks_for_input, round_input
 
 SHARED_META: Final = "dev.cwm/shared"
@@ -69,7 +66,8 @@ class UpstreamCalls(Middleware):
         if isinstance(handle, str) and takes_handle(self._upstreams, offer):
             del arguments[HANDLE_ARGUMENT]
             caller = await call.caller(handle)
-        relay = _Relay(face) if meta_of(request).get("progressToken") is not None else None
+        wants_progress = meta_of(request).get("progressToken") is not None
+        relay = Relay(request, offer.upstream, caller.agent, face if wants_progress else None)
         params = {"name": offer.own_name, "arguments": arguments, **forwarded(request)}
 
         async def ask() -> dict[str, Any]:
@@ -79,10 +77,10 @@ class UpstreamCalls(Middleware):
                 "tools/call",
                 params,
                 repeatable=may_repeat(offer.definition),
-                on_progress=relay,
+                on_progress=relay.progress if wants_progress else None,
+                on_log=relay.log if relay.wants_logs else None,
             )
-            if relay is not None:
-                await relay.settled()
+            await relay.settled()
             return answer
 
         answer = await self._answers.call(
@@ -91,36 +89,6 @@ class UpstreamCalls(Middleware):
         if asks_for_input(answer.answer):
             return InputRequiredToolResult(input_request(request, offer.upstream, answer.answer))
         return _result(offer.upstream, answer)
-
-
-class _Relay:
-    """Forwards an upstream's progress to the caller, in order and before the answer."""
-
-    def __init__(self, recipient: Context) -> None:
-        self._recipient = recipient
-        # FastMCP takes the recipient from the running context, which is not the caller's when a stdio upstream reports.
-        self._context = contextvars.copy_context()
-        self._last: asyncio.Task[None] | None = None
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        report = self._report(self._last, progress, total, message)
-        self._last = asyncio.create_task(report, context=self._context)
-        await asyncio.wait({self._last})
-
-    async def settled(self) -> None:
-        if self._last is not None:
-            await asyncio.wait({self._last})
-
-    async def _report(
-        self, previous: asyncio.Task[None] | None, progress: float, total: float | None, message: str | None
-    ) -> None:
-        if previous is not None:
-            await asyncio.wait({previous})
-        if not math.isfinite(progress):
-            return
-        # A caller that has disconnected needs no progress.
-        with contextlib.suppress(Exception):
-            await self._recipient.report_progress(progress, total, message)
 
 
 def _result(upstream: str, shared: Given) -> ToolResult:

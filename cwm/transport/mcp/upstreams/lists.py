@@ -19,6 +19,7 @@ from mcp_types import (
     ReadResourceRequestParams,
     ReadResourceResult,
     ResourceTemplateReference,
+    SetLevelRequestParams,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -38,6 +39,7 @@ from cwm.transport.mcp.upstreams.crossing import (
     takes_handle,
     valid,
 )
+from cwm.transport.mcp.upstreams.relay import LogLevels, Relay
 from cwm.transport.mcp.upstreams.rounds import asks_for_input
 
 ABSENT_META: Final = "dev.cwm/absent"
@@ -97,6 +99,8 @@ class UpstreamLists:
             CompleteRequestParams,
             self._completion_handler(self._face._on_complete),  # noqa: SLF001
         )
+
+        server.add_request_handler("logging/setLevel", SetLevelRequestParams, LogLevels(self._agency).set)
 
     def _list_handler(self, method: str, own: _Handler) -> _Handler:
         kind, field = _LISTS[method]
@@ -223,9 +227,17 @@ class UpstreamLists:
         """Send a request that may be repeated, as it only reads. Its failures are JSON-RPC errors, the only form here."""
         try:
             caller = await self._agency.caller(context)
-            return await self._upstreams.request(
-                caller, upstream, method, {**params, **forwarded(context)}, repeatable=True
+            relay = Relay(context, upstream, caller.agent)
+            answer = await self._upstreams.request(
+                caller,
+                upstream,
+                method,
+                {**params, **forwarded(context)},
+                repeatable=True,
+                on_log=relay.log if relay.wants_logs else None,
             )
+            await relay.settled()
+            return answer
         except UpstreamRefusedError as refused:
             raise refusal(upstream, refused) from refused
         except CwmError as refused:
