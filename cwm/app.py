@@ -21,7 +21,7 @@ from cwm.transport.http.correlation import Correlated
 from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.server import GatewayServer
-from cwm.transport.http.shortcut import Shortcut
+from cwm.transport.http.shortcut import Shortcut, WithoutSlash
 from cwm.transport.mcp.assembly import PATH as MCP_PATH
 from cwm.transport.mcp.assembly import build_mcp, mcp_app
 from cwm.transport.mcp.mcp_server import McpFace
@@ -73,6 +73,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
         # CWM has its own spans, metrics and logs; FastAPI's would duplicate them.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
@@ -89,6 +90,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.add_middleware(OriginLayer, trusted=settings.http.proxies())
     app.add_middleware(Measured, meter=parts.base.meter, paths=_paths(app))
     app.add_middleware(Correlated, tracer=parts.base.tracer, messages_at=MCP_PATH)
+    app.add_middleware(WithoutSlash, path=MCP_PATH)
     return app
 
 

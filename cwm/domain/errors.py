@@ -204,6 +204,12 @@ class AuthorityUnavailableError(CwmError):
     code, kind, retryable = "CWM-5005", ErrorKind.UNAVAILABLE, True
 
 
+class UpstreamRejectionError(CwmError):
+    """An upstream MCP server rejects the request, or the credentials, with an HTTP status. A retry changes nothing."""
+
+    code, kind = "CWM-5006", ErrorKind.UNAVAILABLE
+
+
 class EngineTimeoutError(CwmError):
     code, kind, retryable = "CWM-6001", ErrorKind.TIMEOUT, True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from cwm.domain.upstream import Definition, OfferKind, UpstreamSpec
@@ -15,12 +16,25 @@ class Progress(Protocol):
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
+OnLog = Callable[[str, str | None, Any], None]
+"""Called with the level, the logger's name and the data of each message that the upstream logs during a request."""
+
 Heard = Callable[[OfferKind | str], None]
 """Called with the kind of a list that changed, or with the URI of a resource that changed. Must not block."""
 
 
+class Denial(str):
+    """The reason why an upstream rejects a caller, who gets no further with a retry."""
+
+    __slots__ = ()
+
+
 class UpstreamError(Exception):
     """Base of all upstream errors. The message may be shown to clients: it contains no secret."""
+
+    @property
+    def reason(self) -> str:
+        return str(self)
 
 
 class UpstreamAwayError(UpstreamError):
@@ -29,6 +43,10 @@ class UpstreamAwayError(UpstreamError):
 
 class UpstreamDeniedError(UpstreamAwayError):
     """The upstream is reachable but rejects this caller."""
+
+    @property
+    def reason(self) -> str:
+        return Denial(self)
 
 
 class UpstreamExpiredError(UpstreamError):
@@ -50,6 +68,28 @@ class UpstreamRefusedError(UpstreamError):
         super().__init__(message)
         self.code = code
         self.data = data
+
+
+class UpstreamBusyError(UpstreamError):
+    """The upstream takes no requests now. This one was not carried out. ``retry_after``: seconds, if it says."""
+
+    def __init__(self, message: str, *, status: int, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+    @property
+    def may_be_down(self) -> bool:
+        """Whether it says so to everybody, not to a caller who asked too often."""
+        return self.status != HTTPStatus.TOO_MANY_REQUESTS
+
+
+class UpstreamRejectedError(UpstreamError):
+    """The upstream rejects the request with an HTTP status; the same request would be rejected again."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class UpstreamOversizeError(UpstreamError):
@@ -83,6 +123,10 @@ class UpstreamSession(Protocol):
     def is_open(self) -> bool:
         """False once the session was lost or closed."""
 
+    @property
+    def hears(self) -> bool:
+        """Whether it would learn now of other offers, or of an upstream that was restarted, without a request."""
+
     async def ended(self) -> None:
         """Wait until the session is lost or closed."""
 
@@ -97,6 +141,7 @@ class UpstreamSession(Protocol):
         timeout_seconds: float,
         authorization: str | None = None,
         on_progress: Progress | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """Send ``tools/call`` or a similar request and return its result in MCP's JSON form. Raises UpstreamError.
 

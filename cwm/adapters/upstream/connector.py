@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, Final
 
 import httpx2
-from mcp.client.streamable_http import streamable_http_client
 
 from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.upstream.http import SessionHttp, StraightClient, connection_pool
 from cwm.adapters.upstream.session import Authorize, SdkSession
 from cwm.adapters.upstream.stdio import program
+from cwm.adapters.upstream.streamable import exchanging
 from cwm.domain.upstream import Credentials, OfferKind, UpstreamSpec
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import Heard
@@ -47,7 +47,11 @@ class SdkConnector:
     ) -> SdkSession:
         if spec.command:
             session = SdkSession(
-                program(spec), bounds=spec.bounds, on_change=heard, on_gone=self._sessions.discard
+                program(spec),
+                bounds=spec.bounds,
+                on_change=heard,
+                of_one_caller=not spec.stateless,
+                on_gone=self._sessions.discard,
             )
         else:
             session = self._over_http(spec, resume, heard)
@@ -85,6 +89,8 @@ class SdkConnector:
             on_change=heard,
             authorize=self._authorizer(spec, http),
             session_id=lambda: http.session_id,
+            hears=lambda: http.hears,
+            of_one_caller=not spec.stateless,
             goodbye=partial(self._say_goodbye, spec, http),
             on_gone=self._sessions.discard,
         )
@@ -123,11 +129,6 @@ def _client(spec: UpstreamSpec, http: SessionHttp) -> httpx2.AsyncClient:
 async def _streams(spec: UpstreamSpec, http: SessionHttp) -> AsyncIterator[tuple[Any, Any]]:
     async with (
         _client(spec, http) as client,
-        streamable_http_client(
-            spec.url,
-            http_client=client,
-            terminate_on_close=False,
-            max_sse_event_size=spec.bounds.message_bytes,
-        ) as streams,
+        exchanging(spec.url, client, spec.bounds.message_bytes) as streams,
     ):
         yield streams

@@ -15,28 +15,49 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, Final
 from uuid import uuid4
 
 import httpx2
+import mcp_types as types
+from mcp import MCPError
+from pydantic import ValidationError
 
 from cwm.adapters import certificates
 from cwm.adapters.http.bounded import TooLargeError, decode, read_bounded
 from cwm.adapters.http.sockets import on_asyncio
+from cwm.adapters.telemetry.redaction import MASK, SHORTEST
 from cwm.adapters.upstream.destinations import without_link_local
 from cwm.background import BackgroundTasks
 from cwm.domain.upstream import Bounds
 from cwm.ports.tracing import UNTRACED, Carrier
+from cwm.ports.upstream import OnLog
 
 AWAY: Final = -32901
 EXPIRED: Final = -32902
 LOST: Final = -32903
 DENIED: Final = -32904
 OVERSIZE: Final = -32905
+UNREADABLE: Final = -32906
+BUSY: Final = -32907
+REJECTED: Final = -32908
 
-OURS: Final = uuid4().hex
-"""Marks, in ``data``, the errors made here: an upstream's own error cannot be mistaken for one."""
+_OURS: Final = uuid4().hex
+
+
+def data_of(**facts: Any) -> dict[str, Any]:
+    """The ``data`` of an error made here, which an upstream's own error cannot be mistaken for."""
+    return {_OURS: facts}
+
+
+def facts_of(error: MCPError) -> Mapping[str, Any] | None:
+    """The facts of an error made here; None for an upstream's own error."""
+    facts: Mapping[str, Any] | None = error.data.get(_OURS) if isinstance(error.data, dict) else None
+    return facts
+
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _VERSION_HEADER: Final = "mcp-protocol-version"
@@ -50,6 +71,14 @@ _IDLE_CONNECTIONS: Final = 32
 _END_SECONDS: Final = 2.0
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _UNKNOWN_SESSION: Final = 404
+_BUSY: Final = frozenset({429, 503})
+_DENIED: Final = frozenset({401, 403})
+_LONGEST_WORDS: Final = 500
+# The values of all other headers are masked in what an upstream says.
+_PUBLIC_HEADERS: Final = frozenset(
+    {"accept", "accept-encoding", "connection", "content-length", "content-type", "host", "user-agent"}
+    | {"mcp-method", "mcp-name", _VERSION_HEADER}
+)
 
 
 def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.AsyncHTTPTransport:
@@ -74,11 +103,12 @@ class PendingRequest:
     """One request: the caller's credentials and capabilities, and the response while it is read.
 
     ``authorization`` is empty for a caller without credentials, and None for the session's own requests.
-    ``capabilities`` are those of the caller's client.
+    ``capabilities`` are those of the caller's client. ``on_log`` gets what the upstream logs meanwhile.
     """
 
     authorization: str | None = None
     capabilities: Mapping[str, Any] | None = None
+    on_log: OnLog | None = None
     answer: httpx2.Response | None = None
     abandoned: bool = False
 
@@ -116,6 +146,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self.session_id = session_id
         self.authorization: str | None = None
         self.version: str | None = None
+        self.hears = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         pending = PENDING.get()
@@ -125,7 +156,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         if request.method != "POST":
             return await self._without_message(request)
         try:
-            response = await self._read(await self._pool.handle_async_request(request))
+            response = await self._read(request, await self._pool.handle_async_request(request))
         except _NOT_SENT as error:
             fault = certificates.fault(error)
             reason = type(error).__name__ if fault is None else f"it {fault}"
@@ -156,14 +187,8 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self.version = request.headers.get(_VERSION_HEADER, self.version)
         request.headers.update(self._carrier())
 
-    async def _read(self, response: httpx2.Response) -> httpx2.Response:
+    async def _read(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         status = response.status_code
-        if status in {401, 403}:
-            await response.aclose()
-            return _answer(DENIED, f"it refuses our credentials (HTTP {status})")
-        if status >= 500:
-            await response.aclose()
-            return _answer(LOST, f"it answers HTTP {status}")
         if not _is_stream(response):
             # Read here, so that an error fails only this request.
             await read_bounded(response, self._message_bytes)
@@ -171,19 +196,25 @@ class SessionHttp(httpx2.AsyncBaseTransport):
             _decode_if_encoded(response)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _ReadToItsEnd(response.stream, self._ending)
+        if status >= 400:
+            failure = _failure(request, response, in_session=self.session_id is not None)
+            await response.aclose()
+            return failure
         if self.session_id is None:
             self.session_id = response.headers.get(_SESSION_HEADER)
-        elif status == _UNKNOWN_SESSION or _is_about_session(response):
-            await response.aclose()
-            return _answer(EXPIRED, "it no longer knows the session")
         return response
 
     def _with_notifications(self, response: httpx2.Response) -> httpx2.Response:
         if response.is_success and _is_stream(response):
             _decode_if_encoded(response)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _OwnMessages(response.stream, self._on_stream_end)
+            self.hears = True
+            response.stream = _OwnMessages(response.stream, self._stream_ended)
         return response
+
+    def _stream_ended(self) -> None:
+        self.hears = False
+        self._on_stream_end()
 
     async def aclose(self) -> None:
         """Does nothing: the pool belongs to all sessions."""
@@ -293,12 +324,74 @@ def _is_stream(response: httpx2.Response) -> bool:
     return str(response.headers.get("content-type", "")).lower().startswith("text/event-stream")
 
 
-def _is_about_session(response: httpx2.Response) -> bool:
-    """Whether a 400 is about the session: the protocol's status is 404, but many servers answer 400 with a text."""
-    return response.status_code == 400 and _ABOUT_SESSION.search(response.content) is not None
+def _failure(request: httpx2.Request, response: httpx2.Response, *, in_session: bool) -> httpx2.Response:
+    """The answer in place of an HTTP error: the upstream's own JSON-RPC error, or one that says what the status means."""
+    status = response.status_code
+    content = b"" if _is_stream(response) else response.content
+    own_error = _own_error(content)
+    says = _words(request, content if own_error is None else own_error.error.message.encode())
+    words = f"HTTP {status}: {says}" if says else f"HTTP {status}"
+    if status in _DENIED:
+        return _answer(DENIED, f"it refuses our credentials ({words})")
+    if status in _BUSY:
+        retry_after = _retry_after(response)
+        return _answer(BUSY, f"it takes no requests now ({words})", status=status, retry_after=retry_after)
+    # The protocol's status for an unknown session is 404, but many servers answer 400 with a text.
+    about_session = _ABOUT_SESSION.search(content) is not None
+    answers = own_error is not None and own_error.id is not None and own_error.id == _id_of(request)
+    if in_session and (
+        (status == _UNKNOWN_SESSION and not (answers and not about_session))
+        or (status == 400 and about_session)
+    ):
+        return _answer(EXPIRED, f"it no longer knows the session ({words})")
+    if own_error is not None:
+        error = own_error.error.model_dump(exclude_unset=True)
+        return _json_answer({"jsonrpc": "2.0", "id": None, "error": error})
+    if status >= 500:
+        return _answer(LOST, f"it answers {words}")
+    return _answer(REJECTED, f"it answers {words}", status=status)
 
 
-def _answer(code: int, message: str) -> httpx2.Response:
-    error = {"code": code, "message": message, "data": OURS}
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+def _own_error(content: bytes) -> types.JSONRPCError | None:
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(content, by_name=False)
+    except ValidationError:
+        return None
+    return message if isinstance(message, types.JSONRPCError) else None
+
+
+def _id_of(request: httpx2.Request) -> Any:
+    return json.loads(request.content).get("id")
+
+
+def _words(request: httpx2.Request, content: bytes) -> str:
+    """What an upstream says in a body, in short and without the request's secrets; empty for a page of HTML."""
+    text = " ".join(content[: 2 * _LONGEST_WORDS].decode(errors="replace").split())
+    if text.startswith("<"):
+        return ""
+    for name, value in request.headers.items():
+        if name not in _PUBLIC_HEADERS:
+            for secret in (value, value.rpartition(" ")[2]):
+                text = text.replace(secret, MASK) if len(secret) >= SHORTEST else text
+    return text[:_LONGEST_WORDS]
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """Seconds to wait, of a number or a date in ``Retry-After``."""
+    value = response.headers.get("retry-after", "")
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+def _answer(code: int, message: str, **facts: Any) -> httpx2.Response:
+    error = {"code": code, "message": message, "data": data_of(**facts)}
+    return _json_answer({"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def _json_answer(message: dict[str, Any]) -> httpx2.Response:
+    body = json.dumps(message).encode()
     return httpx2.Response(503, headers={"content-type": "application/json"}, content=body)

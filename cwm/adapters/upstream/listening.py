@@ -20,7 +20,7 @@ from mcp.shared.subscriptions import (
     ToolsListChanged,
 )
 
-from cwm.adapters.upstream.http import OURS
+from cwm.adapters.upstream.http import REJECTED, facts_of
 from cwm.background import cancel_and_wait
 from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import Heard
@@ -38,7 +38,10 @@ _KIND_OF: Final[Mapping[type, OfferKind]] = {
 
 
 class Listening:
-    """Calls ``on_change`` for each notification of one session. ``watched`` are the URIs of the subscribed resources."""
+    """Calls ``on_change`` for each notification of one session. ``watched`` are the URIs of the subscribed resources.
+
+    ``active``: a stream of 2026-07-28 is open.
+    """
 
     def __init__(self, on_change: Heard) -> None:
         self._on_change = on_change
@@ -46,6 +49,7 @@ class Listening:
         self._accepted: frozenset[str] = frozenset()
         self._previous_stream = AsyncExitStack()
         self.watched: set[str] = set()
+        self.active = False
 
     def renew(self) -> None:
         """Subscribe again, because ``watched`` has changed."""
@@ -73,7 +77,7 @@ class Listening:
             try:
                 await self._listen_once(client(), uris)
             except MCPError as error:
-                if error.data != OURS and error.code in _WILL_NOT:
+                if error.code == REJECTED or (facts_of(error) is None and error.code in _WILL_NOT):
                     if not uris:
                         return
                     # An unknown URI must not end the other subscriptions, so retry without the new URIs; if none is
@@ -83,6 +87,7 @@ class Listening:
             except (SubscriptionLost, TimeoutError):
                 pass
             if not self._renewal.is_set():
+                self.active = False
                 # Notifications may have been missed: report a change of every kind.
                 self._report_everything()
                 await asyncio.sleep(_RELISTEN_SECONDS)
@@ -102,6 +107,7 @@ class Listening:
             renewal = asyncio.create_task(self._renewal.wait())
             stack.push_async_callback(cancel_and_wait, reading, renewal)
             await self._previous_stream.aclose()
+            self.active = True
             await asyncio.wait({reading, renewal}, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 # Keep this stream open until the next one is, so that no notification is missed between them.

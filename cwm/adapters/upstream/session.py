@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import mcp_types as types
 from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import CallOptions
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel
 
@@ -18,16 +19,20 @@ from cwm import __version__
 from cwm.adapters.upstream.faults import away, has_no_method, port_errors
 from cwm.adapters.upstream.http import PENDING, PendingRequest
 from cwm.adapters.upstream.listening import Listening, reports_changes
+from cwm.adapters.upstream.messages import is_json, with_json_numbers
+from cwm.adapters.upstream.pages import METHODS, NAMES, Page, read_page, shown
 from cwm.adapters.upstream.wire import Wire, negotiate, without_capabilities
 from cwm.domain.json_text import json_text
 from cwm.domain.upstream import Bounds, Definition, OfferKind
 from cwm.ports.upstream import (
     Heard,
     Listing,
+    OnLog,
     Progress,
     UpstreamAwayError,
     UpstreamOversizeError,
     UpstreamRefusedError,
+    UpstreamRejectedError,
     UpstreamSlowError,
 )
 
@@ -36,11 +41,14 @@ Authorize = Callable[[str], Awaitable[str | None]]
 """Maps the caller's ``Authorization`` to the one for the upstream; None if the upstream gets none."""
 
 _CLIENT: Final = types.Implementation(name="cwm", version=__version__)
-_MOST_PAGES: Final = 1000
+_MOST_EMPTY_PAGES: Final = 3
+_MOST_NAMES: Final = 20
 # Share of the connect time for the probe: a program that ignores it needs the rest for the handshake.
 _PROBE_SHARE: Final = 0.4
 _WATCH_SECONDS: Final = 30.0
 _WRITE_SECONDS: Final = 10.0
+# Of callers who do not say for each request what is to be logged.
+_LOGGED: Final = "info"
 
 
 class SdkSession:
@@ -54,6 +62,8 @@ class SdkSession:
         on_change: Heard | None,
         authorize: Authorize | None = None,
         session_id: Callable[[], str | None] = lambda: None,
+        hears: Callable[[], bool] = lambda: True,
+        of_one_caller: bool = False,
         goodbye: Callable[[], Awaitable[None]] | None = None,
         on_gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
@@ -63,12 +73,16 @@ class SdkSession:
         self._listening = Listening(on_change or (lambda _: None))
         self._authorize = authorize
         self._session_id = session_id
+        self._hears = hears
+        self._of_one_caller = of_one_caller
+        self._requests: list[PendingRequest] = []
         self._goodbye = goodbye
         self._on_gone = on_gone
         self._client: ClientSession | None = None
+        self._wire: Wire | None = None
+        self._list_seconds = 0.0
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
-        self._running = 0
         self._retired: bool | None = None
         self._closer: asyncio.Task[None] | None = None
         self._streams = streams
@@ -76,6 +90,7 @@ class SdkSession:
 
     async def start(self, timeout_seconds: float, resume: str | None = None) -> None:
         """Open the session. Raises UpstreamAwayError, after closing everything."""
+        self._list_seconds = timeout_seconds
         ready = asyncio.get_running_loop().create_future()
         # An empty context, so that later requests do not inherit the context of the first one.
         holding = self._hold(ready, resume, timeout_seconds)
@@ -116,6 +131,10 @@ class SdkSession:
     def is_open(self) -> bool:
         return self._client is not None and not self._ended.is_set()
 
+    @property
+    def hears(self) -> bool:
+        return self._hears() or self._listening.active
+
     async def authorize(self, authorization: str | None) -> str | None:
         """The upstream's ``Authorization`` for this caller; the session's own messages use it from now on."""
         return (
@@ -129,27 +148,27 @@ class SdkSession:
         part = OfferKind.RESOURCES if kind is OfferKind.TEMPLATES else kind
         if part.value not in self.capabilities:
             return Listing()
-        definitions, size = list[Definition](), 0
+        listed, cursors, empty_pages = _Listed(kind, self._bounds), set[str](), 0
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        while True:
             try:
-                page, cursor = await self._page(kind, cursor)
-            except UpstreamRefusedError as error:
-                if cursor is None and has_no_method(error):
+                page = await self._page(kind, cursor)
+            except UpstreamOversizeError:
+                return listed.listing(listed.cut_by("message_bytes", self._bounds.message_bytes))
+            except (UpstreamRefusedError, UpstreamRejectedError) as error:
+                if cursor is not None:
+                    return listed.listing(f"its {kind} are listed in part: {error}")
+                if isinstance(error, UpstreamRefusedError) and has_no_method(error):
                     return Listing()
                 raise
-            except UpstreamOversizeError:
-                return _cut(definitions, kind, "message_bytes", self._bounds.message_bytes)
-            for definition in page:
-                size += len(json_text(definition).encode())
-                if len(definitions) == self._bounds.list_items:
-                    return _cut(definitions, kind, "list_items", self._bounds.list_items)
-                if size > self._bounds.list_bytes:
-                    return _cut(definitions, kind, "list_bytes", self._bounds.list_bytes)
-                definitions.append(definition)
-            if cursor is None:
-                break
-        return Listing(tuple(definitions))
+            missing = listed.add(page)
+            empty_pages += not page.definitions
+            if missing is None and (page.cursor in cursors or empty_pages == _MOST_EMPTY_PAGES):
+                missing = f"its list of {kind} does not end"
+            if missing is not None or page.cursor is None:
+                return listed.listing(missing)
+            cursor = page.cursor
+            cursors.add(cursor)
 
     async def request(
         self,
@@ -159,13 +178,18 @@ class SdkSession:
         timeout_seconds: float,
         authorization: str | None = None,
         on_progress: Progress | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         client = self._open()
         own_params, capabilities = without_capabilities(params)
-        pending = PendingRequest(await self.authorize(authorization), capabilities)
+        if not is_json(own_params):
+            raise UpstreamRefusedError(types.INVALID_PARAMS, "the request holds what JSON cannot carry")
+        if on_log is not None and self.modern:
+            own_params["_meta"] = {types.LOG_LEVEL_META_KEY: _LOGGED, **(own_params.get("_meta") or {})}
+        pending = PendingRequest(await self.authorize(authorization), capabilities, on_log)
         request = types.Request[dict[str, Any], str](method=method, params=own_params)
         context_token = PENDING.set(pending)
-        self._running += 1
+        self._requests.append(pending)
         try:
             with port_errors():
                 # The SDK's own timeout starts when the request is written, which may never happen.
@@ -181,9 +205,9 @@ class SdkSession:
             raise
         finally:
             PENDING.reset(context_token)
-            self._running -= 1
+            self._requests.remove(pending)
             self._close_if_retired()
-        return answer.root
+        return with_json_numbers(answer.root)
 
     async def watch(self, uri: str, authorization: str | None = None) -> None:
         if uri in self._listening.watched or not (self.capabilities.get("resources") or {}).get("subscribe"):
@@ -222,7 +246,7 @@ class SdkSession:
         await asyncio.shield(self._closer)
 
     def _close_if_retired(self) -> None:
-        if self._retired is not None and not self._running and not self._closing.is_set():
+        if self._retired is not None and not self._requests and not self._closing.is_set():
             self._closing.set()
             self._closer = asyncio.create_task(self._close(end=self._retired))
 
@@ -241,12 +265,12 @@ class SdkSession:
     async def _hold(self, ready: asyncio.Future[None], resume: str | None, timeout_seconds: float) -> None:
         try:
             async with self._streams as (read, write):
-                wire = Wire(read, write, self._ended)
+                wire = self._wire = Wire(read, write, self._ended)
                 async with ClientSession(
                     dispatcher=wire,
                     message_handler=self._listening.on_message,
+                    logging_callback=self._on_log,
                     client_info=_CLIENT,
-                    # For pages of lists; callers' requests have their own limits.
                     read_timeout_seconds=timeout_seconds,
                 ) as client:
                     if not await self._unless_closed(
@@ -280,22 +304,33 @@ class SdkSession:
         task.result()
         return True
 
-    async def _page(self, kind: OfferKind, cursor: str | None) -> tuple[list[Definition], str | None]:
-        client = self._open()
-        at = types.PaginatedRequestParams(cursor=cursor)
+    async def _page(self, kind: OfferKind, cursor: str | None) -> Page:
+        client, wire = self._open(), self._wire
+        assert wire is not None
+        params = {} if cursor is None else {"cursor": cursor}
+        data: dict[str, Any] = {"method": METHODS[kind], "params": params}
+        options: CallOptions = {"timeout": self._list_seconds}
+        # The SDK's typed calls reject a page for one odd item of it.
+        client._stamp(data, options)  # noqa: SLF001
         with port_errors():
-            if kind is OfferKind.TOOLS:
-                # The typed call records which arguments a tool wants as headers.
-                tools = await client.list_tools(params=at)
-                return [_json(each) for each in tools.tools], tools.next_cursor
-            if kind is OfferKind.RESOURCES:
-                resources = await client.list_resources(params=at)
-                return [_json(each) for each in resources.resources], resources.next_cursor
-            if kind is OfferKind.TEMPLATES:
-                templates = await client.list_resource_templates(params=at)
-                return [_json(each) for each in templates.resource_templates], templates.next_cursor
-            prompts = await client.list_prompts(params=at)
-            return [_json(each) for each in prompts.prompts], prompts.next_cursor
+            result = await wire.send_raw_request(METHODS[kind], data["params"], options)
+            try:
+                page = read_page(kind, client.protocol_version or types.LATEST_PROTOCOL_VERSION, result)
+            except ValueError:
+                raise UpstreamRefusedError(
+                    types.INTERNAL_ERROR, f"its answer to {METHODS[kind]} has no list"
+                ) from None
+        if kind is OfferKind.TOOLS:
+            _absorb(client, page, whole=cursor is None and page.cursor is None)
+        return page
+
+    async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        """Over HTTP a message comes with the answer that it belongs to. Else it belongs to the session's one caller, if any."""
+        pending = PENDING.get()
+        if pending is None and self._of_one_caller and self._requests:
+            pending = self._requests[-1]
+        if pending is not None and pending.on_log is not None:
+            pending.on_log(params.level, params.logger, params.data)
 
     async def _live(self) -> None:
         if self._has_listener and self.modern and reports_changes(self.capabilities):
@@ -307,12 +342,50 @@ class _Result(RootModel[dict[str, Any]]):
     """A result with all its fields."""
 
 
-def _cut(definitions: list[Definition], kind: OfferKind, bound: str, most: int) -> Listing:
-    listed = f"only the first {len(definitions)}" if definitions else "none"
-    return Listing(
-        tuple(definitions), f"{listed} of its {kind} are listed: there is more than its {bound}, {most}"
-    )
+class _Listed:
+    """What was listed of one kind so far, within the upstream's bounds."""
+
+    def __init__(self, kind: OfferKind, bounds: Bounds) -> None:
+        self._kind = kind
+        self._bounds = bounds
+        self._definitions: dict[str, Definition] = {}
+        self._size = 0
+        self._odd: list[str] = []
+
+    def add(self, page: Page) -> str | None:
+        """What is missing if the page is over a bound; else None."""
+        self._odd += page.odd
+        for definition in page.definitions:
+            name = str(definition[NAMES.get(self._kind, "name")])
+            if name in self._definitions:
+                continue
+            self._size += len(json_text(definition).encode())
+            if len(self._definitions) == self._bounds.list_items:
+                return self.cut_by("list_items", self._bounds.list_items)
+            if self._size > self._bounds.list_bytes:
+                return self.cut_by("list_bytes", self._bounds.list_bytes)
+            self._definitions[name] = definition
+        return None
+
+    def cut_by(self, bound: str, most: int) -> str:
+        listed = f"only the first {len(self._definitions)}" if self._definitions else "none"
+        return f"{listed} of its {self._kind} are listed: there is more than its {bound}, {most}"
+
+    def listing(self, missing: str | None = None) -> Listing:
+        reasons = [] if missing is None else [missing]
+        if self._odd:
+            more = f" and {len(self._odd) - _MOST_NAMES} more" if len(self._odd) > _MOST_NAMES else ""
+            reasons.append(f"odd among its {self._kind}: {', '.join(self._odd[:_MOST_NAMES])}{more}")
+        return Listing(tuple(self._definitions.values()), "; ".join(reasons) or None)
 
 
-def _json(model: types.Tool | types.Resource | types.ResourceTemplate | types.Prompt) -> Definition:
-    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+def _absorb(client: ClientSession, page: Page, *, whole: bool) -> None:
+    """Have the SDK record which arguments a tool wants as headers; a tool that it rejects for them is left out."""
+    tools = types.ListToolsResult.model_validate({"tools": page.definitions})
+    accepted = {
+        tool.name
+        for tool in client._absorb_tool_listing(tools, complete=whole).tools  # noqa: SLF001
+    }
+    rejected = [each for each in page.definitions if each["name"] not in accepted]
+    page.odd += [f"{shown(each['name'])} (left out: its x-mcp-header is not valid)" for each in rejected]
+    page.definitions = [each for each in page.definitions if each["name"] in accepted]

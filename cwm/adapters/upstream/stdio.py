@@ -7,9 +7,7 @@ does not notice the end of a program whose children keep its pipes open, and log
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -17,26 +15,19 @@ from contextlib import asynccontextmanager, suppress
 from typing import IO, Any, Final
 
 import anyio
-import mcp_types as types
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from cwm.adapters.telemetry.redaction import MASK, SHORTEST
-from cwm.adapters.upstream.http import OURS, OVERSIZE, oversize
+from cwm.adapters.upstream.messages import read, too_long
 from cwm.background import cancel_and_wait
 from cwm.domain.upstream import UpstreamSpec
 
 _LONGEST_TEXT: Final = 2000
 _LONGEST_LINE: Final = 64 * 1024
 _LONGEST_END: Final = 256
-_ID: Final = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,64}")'
-_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
-_ID_AT_START: Final = re.compile(
-    rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*\"(?:result|error)\""
-)
-_ID_AT_END: Final = re.compile(rb",\s*" + _ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
 _CHUNK: Final = 64 * 1024
 _GRACE_SECONDS: Final = 2.0
 _LAST_WORDS_SECONDS: Final = 0.5
@@ -90,20 +81,41 @@ def _start(spec: UpstreamSpec) -> subprocess.Popen[bytes]:
 
 async def _receive(spec: UpstreamSpec, secrets: list[str], pipe: int, incoming: _Incoming) -> None:
     """Pass on the messages that the program prints; log any other line as if it were on stderr."""
+    most = spec.bounds.message_bytes
+    spread = _Spread(most)
     async with incoming:
-        async for line, cut_end in _lines(pipe, spec.bounds.message_bytes):
-            try:
-                message = (
-                    types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    if cut_end is None
-                    else _oversize(line, cut_end, spec.bounds.message_bytes)
-                )
-            except ValueError:
-                _log_line(spec.name, secrets, line)
-                continue
-            # Keep reading when the receiver is closed: a program that cannot print cannot end.
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await incoming.send(SessionMessage(message))
+        async for line, cut_end in _lines(pipe, most):
+            for text in [line] if cut_end is not None else spread.add(line):
+                try:
+                    messages = read(text) if cut_end is None else [too_long(text, cut_end, most)]
+                except ValueError:
+                    _log_line(spec.name, secrets, text)
+                    continue
+                # Keep reading when the receiver is closed: a program that cannot print cannot end.
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    for message in messages:
+                        await incoming.send(SessionMessage(message))
+
+
+class _Spread:
+    """Joins the lines of a message that is printed over several: from a line ``{`` to a line ``}``, the rest indented."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def add(self, line: bytes) -> list[bytes]:
+        """The lines that are complete with this one."""
+        if not self._lines and line.rstrip() != b"{":
+            return [line]
+        self._lines.append(line)
+        self._size += len(line)
+        is_end = len(self._lines) > 1 and not line.startswith((b" ", b"\t"))
+        if not is_end and self._size <= self._most:
+            return []
+        lines, self._lines, self._size = self._lines, [], 0
+        return [b"\n".join(lines)] if line.rstrip() == b"}" else lines
 
 
 async def _send(pipe: int, outgoing: _Outgoing, incoming: _Incoming) -> None:
@@ -155,15 +167,6 @@ async def _has_ended(pidfd: int) -> bool:
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
-
-
-def _oversize(line: bytes, end: bytes, most: int) -> types.JSONRPCError:
-    """The error in place of an answer that is too long. Raises ValueError if the line bears no request's id."""
-    match = _ID_AT_START.match(line) or _ID_AT_END.search(end)
-    if match is None:
-        raise ValueError
-    error = types.ErrorData(code=OVERSIZE, message=oversize(most), data=OURS)
-    return types.JSONRPCError(jsonrpc="2.0", id=json.loads(match[1]), error=error)
 
 
 async def _lines(pipe: int, longest: int) -> AsyncIterator[tuple[bytes, bytes | None]]:

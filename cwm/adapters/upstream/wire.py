@@ -13,7 +13,7 @@ from mcp.client.session import ClientSession
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from pydantic import ValidationError
 
-from cwm.adapters.upstream.http import AWAY, DENIED, OURS, PENDING
+from cwm.adapters.upstream.http import AWAY, BUSY, DENIED, PENDING, facts_of
 
 
 class Wire(JSONRPCDispatcher[Any]):
@@ -49,7 +49,7 @@ async def negotiate(client: ClientSession, resume: str | None, probe_seconds: fl
         async with asyncio.timeout(probe_seconds):
             await client.discover()
     except MCPError as error:
-        if error.data == OURS and error.code in {AWAY, DENIED}:
+        if facts_of(error) is not None and error.code in {AWAY, BUSY, DENIED}:
             raise
         await _shake_hands(client)
     except (RuntimeError, TimeoutError, ValidationError):

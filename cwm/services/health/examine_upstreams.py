@@ -47,6 +47,6 @@ async def _upstream(connector: UpstreamConnector, spec: UpstreamSpec) -> Finding
         fix = f"Check upstreams.{spec.name}.{where} in cwm.yaml, and that it runs."
         return Finding(name, FindingStatus.FAULT, f"{error}", fix)
     if tools.missing is not None:
-        fix = f"Raise the limit in upstreams.{spec.name} of cwm.yaml, or hide what nobody needs at the upstream."
+        fix = f"Mend it at the upstream, or raise the limit in upstreams.{spec.name} of cwm.yaml."
         return Finding(name, FindingStatus.WARN, tools.missing, fix)
     return Finding(name, FindingStatus.OK, f"speaks MCP of {era}, {len(tools.definitions)} tools")

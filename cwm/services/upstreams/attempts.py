@@ -104,7 +104,7 @@ class Attempts:
             return self._record_failure(
                 kind,
                 credentials,
-                str(error),
+                error.reason,
                 unreachable=unreachable and not isinstance(error, UpstreamDeniedError),
             )
         except TimeoutError:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cwm.domain.errors import CwmError, EngineTimeoutError, OutcomeUnknownError, UpstreamUnavailableError
+from cwm.domain.errors import (
+    CwmError,
+    EngineTimeoutError,
+    OutcomeUnknownError,
+    UpstreamRejectionError,
+    UpstreamUnavailableError,
+)
 from cwm.domain.principal import Principal
 from cwm.ports.meter import Meter
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.upstream import (
+    UpstreamBusyError,
+    UpstreamDeniedError,
     UpstreamError,
     UpstreamLostError,
     UpstreamOversizeError,
     UpstreamRefusedError,
+    UpstreamRejectedError,
     UpstreamSlowError,
 )
 from cwm.services.upstreams.link import Link
@@ -106,14 +116,20 @@ def _oversize(link: Link, error: UpstreamOversizeError) -> CwmError:
 
 
 def _again(error: UpstreamError, *, repeatable: bool) -> bool:
-    """Whether to repeat the request. Never after a timeout: it would take as long again."""
-    if isinstance(error, UpstreamSlowError):
+    """Whether to repeat the request. Never after a timeout, which would take as long again, or after a plain no."""
+    if isinstance(error, UpstreamSlowError | UpstreamBusyError | UpstreamRejectedError):
         return False
     return repeatable or not isinstance(error, UpstreamLostError)
 
 
 def _final(link: Link, error: UpstreamError, *, repeatable: bool) -> CwmError:
     name = link.spec.name
+    if isinstance(error, UpstreamDeniedError | UpstreamRejectedError):
+        return UpstreamRejectionError(
+            f"Upstream {name} rejects the request: {error}.", upstream=name, reason=str(error)
+        )
+    if isinstance(error, UpstreamBusyError):
+        return _busy(name, error)
     if not isinstance(error, UpstreamLostError):
         return UpstreamUnavailableError(
             f"Upstream {name} is not there: {error}.", upstream=name, reason=str(error)
@@ -131,3 +147,12 @@ def _final(link: Link, error: UpstreamError, *, repeatable: bool) -> CwmError:
     return UpstreamUnavailableError(
         f"Upstream {name} was lost twice: {error}.", upstream=name, reason=str(error)
     )
+
+
+def _busy(name: str, error: UpstreamBusyError) -> CwmError:
+    context: dict[str, Any] = {"upstream": name, "reason": str(error), "status": error.status}
+    when = ""
+    if error.retry_after is not None:
+        seconds = context["retry_after_seconds"] = max(1, math.ceil(error.retry_after))
+        when = f" Ask again in {seconds} s."
+    return UpstreamUnavailableError(f"Upstream {name}: {error}. It was not done.{when}", **context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -14,7 +14,15 @@ from cwm.background import cancel_and_wait
 from cwm.domain.backoff import Backoff
 from cwm.domain.upstream import Credentials, Offer, OfferKind, UpstreamSpec, offers
 from cwm.ports.clock import Clock
-from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
+from cwm.ports.upstream import (
+    UpstreamBusyError,
+    UpstreamConnector,
+    UpstreamError,
+    UpstreamExpiredError,
+    UpstreamRefusedError,
+    UpstreamRejectedError,
+    UpstreamSession,
+)
 from cwm.services.upstreams.tool_watch import ToolWatch, Versions
 from cwm.services.upstreams.watches import Watches
 
@@ -22,6 +30,9 @@ from cwm.services.upstreams.watches import Watches
 _RELIST_SECONDS: Final = 300.0
 # A lost session that lasted this long is reopened at once, without back-off.
 STEADY_SECONDS: Final = 5.0
+# As old may a list be when somebody asks, and so long may that one wait for it to be listed again.
+_FRESH_SECONDS: Final = 5.0
+_MOMENT_SECONDS: Final = 0.5
 _MOST_NAMES: Final = 20
 
 _log = logging.getLogger("cwm.upstream")
@@ -75,10 +86,20 @@ class Catalogue:
         return {} if self._watch is None else self._watch.unaccepted(self._spec.name, self._versions)
 
     async def learn(self, session: UpstreamSession, kinds: frozenset[OfferKind]) -> list[OfferKind]:
-        """List these kinds again; returns those that changed."""
-        changed = []
+        """List these kinds again; returns those that changed.
+
+        A kind that the upstream refuses to list is as it was, and named. If it refuses all of them, raises its UpstreamError.
+        """
+        changed, refusals = list[OfferKind](), list[UpstreamError]()
         for kind in sorted(kinds):
-            listing = await session.definitions(kind)
+            try:
+                listing = await session.definitions(kind)
+            except (UpstreamBusyError, UpstreamRefusedError, UpstreamRejectedError) as error:
+                if isinstance(error, UpstreamBusyError) and error.may_be_down:
+                    raise
+                refusals.append(error)
+                self._note_missing(kind, f"its {kind} are not listed: {error}")
+                continue
             self._note_missing(kind, listing.missing)
             if kind is OfferKind.TOOLS and self._watch is not None:
                 self._versions = await self._watch.note(self._spec, listing.definitions)
@@ -86,6 +107,8 @@ class Catalogue:
             if now != self._offers.get(kind, {}):
                 changed.append(kind)
             self._offers[kind] = now
+        if refusals and not any(self._offers.get(kind) for kind in kinds):
+            raise refusals[0]
         return changed
 
     def _note_missing(self, kind: OfferKind, missing: str | None) -> None:
@@ -139,6 +162,8 @@ class Link:
         self._renewed = asyncio.Event()
         self._changed_kinds: set[OfferKind] = set()
         self._news = asyncio.Event()
+        self._listed_at = 0.0
+        self._listed = asyncio.Event()
         self._busy = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -228,6 +253,17 @@ class Link:
         """A caller could not reach the upstream: check whether it is up."""
         self._news.set()
 
+    async def refresh(self) -> None:
+        """Have an old list listed again, if the upstream may have been restarted unnoticed. Waits half a second at most."""
+        session = self.session
+        if session is None or session.hears or self.monotonic() - self._listed_at < _FRESH_SECONDS:
+            return
+        listed = self._listed
+        self.doubt()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MOMENT_SECONDS):
+                await listed.wait()
+
     async def aclose(self) -> None:
         if self._task is not None:
             await cancel_and_wait(self._task)
@@ -264,7 +300,7 @@ class Link:
             await self._serve()
             reason = "the connection was lost"
         except UpstreamError as error:
-            reason = str(error)
+            reason = error.reason
         except Exception:  # noqa: BLE001 - logged; the next attempt may go well
             _log.exception("the connection to upstream %s failed", self.spec.name)
             reason = "CWM failed; its log has the details"
@@ -274,7 +310,7 @@ class Link:
         """Open a session and follow it until it is lost. Raises UpstreamError if none can be opened."""
         session = await self.connector.open(self.spec, heard=self.hear)
         try:
-            changed = await self.catalogue.learn(session, ALL_KINDS)
+            changed = await self._learn(session, ALL_KINDS)
             previous_state = self.state
             self.session, self._modern = session, session.modern
             self._ready_at = self._clock.monotonic()
@@ -299,6 +335,14 @@ class Link:
             # Calls that run in it are still answered.
             session.retire(end=not self._renewing)
 
+    async def _learn(self, session: UpstreamSession, kinds: frozenset[OfferKind]) -> list[OfferKind]:
+        changed = await self.catalogue.learn(session, kinds)
+        if kinds == ALL_KINDS:
+            self._listed_at = self._clock.monotonic()
+            listed, self._listed = self._listed, asyncio.Event()
+            listed.set()
+        return changed
+
     async def _follow(self, session: UpstreamSession) -> None:
         ended = asyncio.create_task(session.ended())
         try:
@@ -314,7 +358,7 @@ class Link:
                 if self._renewing:
                     return
                 kinds, self._changed_kinds = frozenset(self._changed_kinds) or ALL_KINDS, set()
-                self._tell(await self.catalogue.learn(session, kinds))
+                self._tell(await self._learn(session, kinds))
         finally:
             ended.cancel()
 

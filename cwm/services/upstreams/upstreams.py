@@ -11,7 +11,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from cwm.domain.errors import CwmError, InvalidParameterError, UpstreamUnavailableError
+from cwm.domain.errors import (
+    CwmError,
+    InvalidParameterError,
+    UpstreamRejectionError,
+    UpstreamUnavailableError,
+)
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec, own_uri
 from cwm.ports.changes import Changes
@@ -19,8 +24,11 @@ from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import (
+    Denial,
+    OnLog,
     Progress,
     UpstreamAwayError,
+    UpstreamBusyError,
     UpstreamConnector,
     UpstreamError,
     UpstreamExpiredError,
@@ -169,6 +177,7 @@ class Upstreams:
         *,
         repeatable: bool,
         on_progress: Progress | None = None,
+        on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """The upstream's answer. Raises UpstreamRefusedError if it returns an error, CWM-5003/5004/6001 if it is away or lost.
 
@@ -190,6 +199,7 @@ class Upstreams:
                     timeout_seconds=link.spec.call_seconds,
                     authorization=_authorization(link, caller),
                     on_progress=on_progress,
+                    on_log=on_log,
                 )
 
         principal = caller.agent.principal
@@ -275,8 +285,14 @@ class Upstreams:
         except UpstreamAwayError:
             self._doubt(link, caller)
             raise
+        except UpstreamBusyError as error:
+            if error.may_be_down:
+                self._doubt(link, caller)
+            raise
         except UpstreamExpiredError:
             self._drop(link, caller, session)
+            # What serves it now may offer other things.
+            link.doubt()
             raise
         except UpstreamLostError:
             self._doubt(link, caller)
@@ -325,6 +341,9 @@ class Upstreams:
         if self._watch is not None and kind is OfferKind.TOOLS:
             await self._watch.refresh(link.spec.name)
         if not link.by_caller:
+            if hurried:
+                await link.refresh()
+                await link.settled()
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         agent, authorization = caller.agent, _authorization(link, caller)
         if (fresh := caller.links.fresh_offers(link, kind)) is not None:
@@ -346,10 +365,17 @@ class Upstreams:
         if link is None:
             return None
         offers = await self._offers(link, kind, caller, hurried=False)
+        if not (link.by_caller or isinstance(offers, str) or exposed in offers):
+            await link.refresh()
+            offers = await self._offers(link, kind, caller, hurried=False)
         if isinstance(offers, str):
             catalogue = link.catalogue.of(kind)
             if catalogue and exposed not in catalogue:
                 return None
+            if isinstance(offers, Denial):
+                raise UpstreamRejectionError(
+                    f"Upstream {upstream} rejects the request: {offers}.", upstream=upstream, reason=offers
+                )
             raise UpstreamUnavailableError(
                 f"Upstream {upstream} is not there: {offers}.", upstream=upstream, reason=offers
             )

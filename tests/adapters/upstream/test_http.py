@@ -33,6 +33,7 @@ from cwm.ports.upstream import (
     UpstreamLostError,
     UpstreamOversizeError,
     UpstreamRefusedError,
+    UpstreamRejectedError,
     UpstreamSlowError,
 )
 from tests.adapters.upstream.bad_server import BadServer, bad_server, error, replying, result, text
@@ -421,7 +422,7 @@ async def test_a_list_that_the_upstream_does_not_know_is_empty_and_one_that_cann
         server.on["tools/list"] = replying(lambda: JSONResponse(error(None, "Method not found", -32601), 404))
         assert await session.definitions(OfferKind.TOOLS) == Listing()
         server.on["tools/list"] = replying(lambda: PlainTextResponse("404 page not found", 404))
-        with pytest.raises(UpstreamRefusedError):
+        with pytest.raises(UpstreamRejectedError, match="HTTP 404: 404 page not found"):
             await session.definitions(OfferKind.TOOLS)
 
 

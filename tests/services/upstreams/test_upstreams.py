@@ -223,12 +223,51 @@ async def test_an_upstream_without_streams_that_was_lost_is_noticed_by_the_next_
         assert await one.call(caller, "bad_do") == "done"
         down = replying(lambda: PlainTextResponse("down", 503))
         server.on = dict.fromkeys(("tools/call", "tools/list", "initialize", "server/discover"), down)
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(UpstreamUnavailableError):
             await one.call(caller, "bad_do")
         await eventually(lambda: one.upstreams.health()[0].state is LinkState.AWAY)
         server.on = {}
         await eventually(lambda: one.upstreams.health()[0].state is LinkState.READY)
         assert await one.call(caller, "bad_do") == "done"
+
+
+def offering(server: BadServer, name: str) -> None:
+    """Has ``server`` offer one tool, as if it had been restarted with another version."""
+
+    async def page(_: Request, message: dict[str, Any]) -> Response:
+        return JSONResponse(result(message, {"tools": [{"name": name, "inputSchema": {"type": "object"}}]}))
+
+    server.on["tools/list"] = page
+    server.sessions.clear()
+
+
+async def test_the_new_list_of_an_upstream_without_streams_that_was_restarted_is_there_for_whoever_asks() -> (
+    None
+):
+    shared = Shared()
+    async with bad_server() as server, replica(shared, [server.spec()]) as one:
+        caller = await one.caller(None)
+        assert set((await one.upstreams.offering(caller, OfferKind.TOOLS)).offers) == {"bad_do"}
+        offering(server, "new")
+        shared.clock.seconds += 6
+        assert set((await one.upstreams.offering(caller, OfferKind.TOOLS)).offers) == {"bad_new"}
+        offering(server, "newer")
+        shared.clock.seconds += 6
+        found = await one.upstreams.tool(caller, "bad_newer")
+        assert found is not None
+        lists = server.methods().count("tools/list")
+        assert await one.upstreams.tool(caller, "bad_unknown") is None
+        assert server.methods().count("tools/list") == lists
+
+
+async def test_a_call_that_meets_a_restarted_upstream_has_its_list_renewed() -> None:
+    shared = Shared()
+    async with bad_server() as server, replica(shared, [server.spec()]) as one:
+        caller = await one.caller(None)
+        assert await one.call(caller, "bad_do") == "done"
+        offering(server, "new")
+        assert await one.call(caller, "bad_do") == "done"
+        await eventually(lambda: "bad_new" in one.upstreams._links["bad"].catalogue.of(OfferKind.TOOLS))
 
 
 @pytest.mark.parametrize("state", STATES)

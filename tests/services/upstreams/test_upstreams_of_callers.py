@@ -118,7 +118,7 @@ async def test_one_that_is_down_is_away_until_somebody_meets_it() -> None:
         async with replica(shared, [server.spec(**OF_CALLERS)]) as one:
             assert await tools(one, await one.caller(None, ANN, "Bearer ann")) == set()
             assert [(each.state, each.reason) for each in one.upstreams.health()] == [
-                (LinkState.AWAY, "it answers HTTP 503")
+                (LinkState.AWAY, "it takes no requests now (HTTP 503)")
             ]
             server.on = {}
             assert await one.call(await one.caller(None, BOB, "Bearer bob"), "bad_do") == "done"

@@ -182,3 +182,15 @@ def test_without_a_setting_no_foreign_page_and_no_foreign_name_gets_in() -> None
 async def test_a_client_that_is_no_browser_says_no_origin_and_gets_in(http: httpx2.AsyncClient) -> None:
     answer = await http.post("/v1/nothing", json=initialize())
     assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/mcp/", "/healthz/"])
+async def test_no_path_with_a_slash_at_its_end_is_redirected_to_another_scheme(
+    http: httpx2.AsyncClient, path: str
+) -> None:
+    """Behind a proxy that terminates TLS, a redirect would lead to ``http://``, with the client's credentials."""
+    answer = await ask(http, "POST", path, **{"x-forwarded-proto": "https"})
+    assert "location" not in answer.headers
+    if path == "/mcp/":
+        plain = await ask(http, "POST", "/mcp")
+        assert (answer.status_code, answer.content) == (plain.status_code, plain.content)

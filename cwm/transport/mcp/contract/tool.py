@@ -11,12 +11,11 @@ from fastmcp.exceptions import FastMCPError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import FunctionTool, ToolResult
 from mcp_types import CallToolRequestParams, ToolAnnotations
-from pydantic_core import PydanticSerializationError
 
 from cwm.transport.mcp.contract.examples import EXAMPLES
 from cwm.transport.mcp.contract.published import input_schema, output_schema
 from cwm.transport.mcp.requests.call import tool_call
-from cwm.transport.mcp.requests.errors import RefusedError, coded, not_text
+from cwm.transport.mcp.requests.errors import RefusedError, coded
 
 
 class CodedTool(FunctionTool):
@@ -27,8 +26,6 @@ class CodedTool(FunctionTool):
             return await super().run(self._without_nulls(arguments))
         except FastMCPError:
             raise
-        except PydanticSerializationError as unreadable:
-            raise RefusedError(not_text(arguments)) from unreadable
         except Exception as failed:
             raise RefusedError(coded(failed)) from failed
 

@@ -141,16 +141,25 @@ class SessionLayer:
 
     def _with_new_session(self, principal: Principal, scope: Scope, send: Send) -> Send:
         """A ``send`` that begins a session for a successful answer, or sends an error instead if that fails."""
+        head: Message | None = None
         refused = False
 
         async def with_new_session(message: Message) -> None:
-            nonlocal refused
-            if message["type"] == "http.response.start" and message["status"] < 400:
-                try:
-                    MutableHeaders(scope=message)[_SESSION_HEADER] = await self.sessions.begin(principal)
-                except CwmError as away:
-                    refused = True
-                    await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+            nonlocal head, refused
+            if message["type"] == "http.response.start":
+                head = message
+                return
+            # The SDK sends status 200 before it looks at the message: only the body says whether that failed.
+            if head is not None:
+                start, head = head, None
+                if start["status"] < 400 and _has_result(message.get("body", b"")):
+                    try:
+                        MutableHeaders(scope=start)[_SESSION_HEADER] = await self.sessions.begin(principal)
+                    except CwmError as away:
+                        refused = True
+                        await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+                if not refused:
+                    await send(start)
             if not refused:
                 await send(message)
 
@@ -183,6 +192,15 @@ def _method(body: bytes) -> Any:
     except RecursionError as nested:
         raise ValueError("nested too deep") from nested
     return request.get("method") if isinstance(request, dict) else None
+
+
+def _has_result(answer: bytes) -> bool:
+    """Whether a JSON-RPC answer, plain or as an event, is a result."""
+    try:
+        message = json.loads(answer.partition(b"data:")[2] or answer)
+    except ValueError:
+        return False
+    return isinstance(message, dict) and "result" in message
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

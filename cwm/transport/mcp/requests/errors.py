@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 import structlog
@@ -26,7 +28,7 @@ from mcp_types import (
     TextContent,
 )
 from pydantic import ValidationError as ArgumentsError
-from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
+from pydantic_core import ErrorDetails
 
 from cwm.domain.errors import (
     CwmError,
@@ -59,6 +61,8 @@ _OWN_WORDS: Final = {
 _MOST_FAULTS: Final = 5
 _LONGEST_NAME: Final = 64
 _DEEPEST: Final = 64
+# Python writes no integer of more than 4300 digits.
+_LONGEST_NUMBER_BITS: Final = 14_000
 
 _log = structlog.get_logger("cwm.mcp")
 
@@ -86,8 +90,10 @@ class CodedErrors(Middleware):
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
-        if (nesting_error := _too_deep(context.message.arguments)) is not None:
-            return error_result(nesting_error)
+        for name, value in (context.message.arguments or {}).items():
+            if (fault := unusable([name, value])) is not None:
+                field, kind = _shown(name), _CODED.get(name, InvalidParameterError)
+                return error_result(kind(f"{field}: {fault}.", field=field))
         try:
             return await call_next(context)
         except RefusedError as refused:
@@ -167,39 +173,39 @@ def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
     return kind("; ".join(f"{path}: {wrong}" for path, wrong in faults_by_path.items()) + ".", **context)
 
 
-def not_text(arguments: Mapping[str, Any]) -> CwmError:
-    """The error for arguments that contain half of a surrogate pair, which JSON can express but text cannot."""
-    broken = next((name for name, value in arguments.items() if not _is_text([name, value])), "")
-    kind = _CODED.get(broken, InvalidParameterError)
-    field = _shown(broken)
-    return kind(f"{field}: contains half of a surrogate pair, which is not valid text.", field=field)
+def unusable(value: Any) -> str | None:
+    """Why no tool and no upstream can take what a value contains; None if they can."""
+    level, depth = list(_inside(value)), 0
+    # Python's recursive JSON code cannot handle deeply nested values.
+    while level and depth <= _DEEPEST:
+        if any(map(_is_foreign, level)):
+            return "contains a number that JSON does not have"
+        if any(map(_is_half, level)):
+            return "contains half of a surrogate pair, which is not valid text"
+        level, depth = [inner for each in level for inner in _inside(each)], depth + 1
+    return f"is nested deeper than {_DEEPEST}" if level else None
 
 
-def _too_deep(arguments: Mapping[str, Any] | None) -> CwmError | None:
-    """The error for too deeply nested arguments, which Python's recursive JSON code cannot handle; None if they are not."""
-    for name, value in (arguments or {}).items():
-        level, depth = [value], 0
-        while level and depth <= _DEEPEST:
-            level, depth = [inner for each in level for inner in _inside(each)], depth + 1
-        if level:
-            return InvalidParameterError(
-                f"{_shown(name)}: is nested deeper than {_DEEPEST}.", field=_shown(name)
-            )
-    return None
+def _is_foreign(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER_BITS
+
+
+def _is_half(value: Any) -> bool:
+    if not isinstance(value, str) or value.isascii():
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
-        return value.values()
+        return chain(value, value.values())
     return value if isinstance(value, list) else ()
-
-
-def _is_text(value: Any) -> bool:
-    try:
-        to_json(value)
-    except PydanticSerializationError:
-        return False
-    return True
 
 
 def _of_arguments(invalid: ValidationError) -> CwmError:

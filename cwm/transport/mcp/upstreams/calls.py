@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import contextvars
 from typing import Any, Final
 
 from fastmcp import Context
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
-from mcp import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult
-from pydantic_core import to_json
 
 from cwm.domain.errors import CwmError
 from cwm.domain.upstream import may_repeat, with_exposed_uris
@@ -27,9 +22,11 @@ from cwm.transport.mcp.upstreams.crossing import (
     HANDLE_ARGUMENT,
     forwarded,
     input_request,
+    refusal,
     takes_handle,
     valid,
 )
+from cwm.transport.mcp.upstreams.relay import Relay
 from cwm.transport.mcp.upstreams.rounds import asks_for_input, round_input
 
 SHARED_META: Final = "dev.cwm/shared"
@@ -56,7 +53,7 @@ class UpstreamCalls(Middleware):
         except CwmError as refused:
             raise RefusedError(refused) from refused
         except UpstreamRefusedError as refused:
-            raise MCPError(refused.code, str(refused), refused.data) from refused
+            raise refusal(call.upstream, refused) from refused
         return result if result is not None else await call_next(context)
 
     async def _call(self, face: Context, call: ToolCall, arguments: dict[str, Any]) -> ToolResult | None:
@@ -69,7 +66,8 @@ class UpstreamCalls(Middleware):
         if isinstance(handle, str) and takes_handle(self._upstreams, offer):
             del arguments[HANDLE_ARGUMENT]
             caller = await call.caller(handle)
-        relay = _Relay(face) if meta_of(request).get("progressToken") is not None else None
+        wants_progress = meta_of(request).get("progressToken") is not None
+        relay = Relay(request, offer.upstream, caller.agent, face if wants_progress else None)
         params = {"name": offer.own_name, "arguments": arguments, **forwarded(request)}
 
         async def ask() -> dict[str, Any]:
@@ -79,10 +77,10 @@ class UpstreamCalls(Middleware):
                 "tools/call",
                 params,
                 repeatable=may_repeat(offer.definition),
-                on_progress=relay,
+                on_progress=relay.progress if wants_progress else None,
+                on_log=relay.log if relay.wants_logs else None,
             )
-            if relay is not None:
-                await relay.settled()
+            await relay.settled()
             return answer
 
         answer = await self._answers.call(
@@ -91,34 +89,6 @@ class UpstreamCalls(Middleware):
         if asks_for_input(answer.answer):
             return InputRequiredToolResult(input_request(request, offer.upstream, answer.answer))
         return _result(offer.upstream, answer)
-
-
-class _Relay:
-    """Forwards an upstream's progress to the caller, in order and before the answer."""
-
-    def __init__(self, recipient: Context) -> None:
-        self._recipient = recipient
-        # FastMCP takes the recipient from the running context, which is not the caller's when a stdio upstream reports.
-        self._context = contextvars.copy_context()
-        self._last: asyncio.Task[None] | None = None
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        report = self._report(self._last, progress, total, message)
-        self._last = asyncio.create_task(report, context=self._context)
-        await asyncio.wait({self._last})
-
-    async def settled(self) -> None:
-        if self._last is not None:
-            await asyncio.wait({self._last})
-
-    async def _report(
-        self, previous: asyncio.Task[None] | None, progress: float, total: float | None, message: str | None
-    ) -> None:
-        if previous is not None:
-            await asyncio.wait({previous})
-        # A caller that has disconnected needs no progress.
-        with contextlib.suppress(Exception):
-            await self._recipient.report_progress(progress, total, message)
 
 
 def _result(upstream: str, shared: Given) -> ToolResult:
@@ -131,12 +101,9 @@ def _result(upstream: str, shared: Given) -> ToolResult:
 
 
 def _wrapped(result: CallToolResult) -> ToolResult:
-    """Avoid FastMCP's slow copy of structured content, which only serves to refuse numbers that JSON does not have."""
+    """Avoid FastMCP's slow copy of structured content: upstreams' numbers have been checked."""
     structured = result.structured_content
     if not isinstance(structured, dict):
-        return ToolResult.from_mcp_result(result)
-    encoded = to_json(structured, inf_nan_mode="constants")
-    if b"NaN" in encoded or b"Infinity" in encoded:
         return ToolResult.from_mcp_result(result)
     wrapped = ToolResult(content=result.content, meta=result.meta, is_error=result.is_error)
     wrapped.structured_content = structured

@@ -20,8 +20,10 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from cwm.domain.upstream import Offer
+from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.requests.agent import meta_of
+from cwm.transport.mcp.requests.errors import unusable
 from cwm.transport.mcp.upstreams.rounds import round_input, takes_rounds, usable_capabilities
 
 HANDLE_ARGUMENT: Final = "agent_session"
@@ -44,15 +46,21 @@ _Result = TypeVar("_Result", bound=Result)
 def takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
     """Whether CWM adds ``agent_session``: the upstream has sessions per agent, and the tool no argument of that name."""
     schema = offer.definition.get("inputSchema") or {}
-    return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in schema.get("properties", {})
+    return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in (schema.get("properties") or {})
 
 
 def forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
-    """The request's fields to forward beside its own parameters, without those that describe the client's connection."""
+    """The request's fields to forward beside its own parameters, without those that describe the client's connection.
+
+    Raises MCPError if no upstream can take them.
+    """
     meta = meta_of(context)
     meta_fields = {name: value for name, value in meta.items() if _is_forwarded(name)}
     meta_fields |= usable_capabilities(context, meta)
-    return {**round_input(context), "_meta": meta_fields} if meta_fields else round_input(context)
+    fields = {**round_input(context), "_meta": meta_fields} if meta_fields else round_input(context)
+    if (fault := unusable(fields)) is not None:
+        raise MCPError(INVALID_PARAMS, f"The request {fault}.")
+    return fields
 
 
 def _is_forwarded(name: str) -> bool:
@@ -67,6 +75,11 @@ def _forwardable(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     others = {name: value for name, value in answer.items() if name != "_meta"}
     meta_fields = {name: value for name, value in meta.items() if _is_forwarded(name)}
     return {**others, "_meta": meta_fields} if meta_fields else others
+
+
+def refusal(upstream: str, refused: UpstreamRefusedError) -> MCPError:
+    """The upstream's own error, with its name."""
+    return MCPError(refused.code, f"Upstream {upstream}: {refused}", refused.data)
 
 
 def input_request(

@@ -19,6 +19,7 @@ from mcp_types import (
     ReadResourceRequestParams,
     ReadResourceResult,
     ResourceTemplateReference,
+    SetLevelRequestParams,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -34,9 +35,11 @@ from cwm.transport.mcp.upstreams.crossing import (
     HANDLE_ARGUMENT,
     forwarded,
     input_request,
+    refusal,
     takes_handle,
     valid,
 )
+from cwm.transport.mcp.upstreams.relay import LogLevels, Relay
 from cwm.transport.mcp.upstreams.rounds import asks_for_input
 
 ABSENT_META: Final = "dev.cwm/absent"
@@ -97,6 +100,8 @@ class UpstreamLists:
             self._completion_handler(self._face._on_complete),  # noqa: SLF001
         )
 
+        server.add_request_handler("logging/setLevel", SetLevelRequestParams, LogLevels(self._agency).set)
+
     def _list_handler(self, method: str, own: _Handler) -> _Handler:
         kind, field = _LISTS[method]
 
@@ -124,13 +129,19 @@ class UpstreamLists:
     def _definition(
         self, context: ServerRequestContext[Any, Any], kind: OfferKind, offer: Offer
     ) -> Mapping[str, Any]:
-        """The offer's definition. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
-        modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if kind is not OfferKind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
-            return offer.definition
-        schema = dict(offer.definition.get("inputSchema") or {"type": "object"})
-        schema["properties"] = {**schema.get("properties", {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
-        return {**offer.definition, "inputSchema": schema}
+        """The offer's definition as the client's version has it. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
+        definition = offer.definition
+        if kind is not OfferKind.TOOLS:
+            return definition
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            # Results of these versions are objects: the SDK would reject the whole list.
+            is_object = (definition.get("outputSchema") or {}).get("type") == "object"
+            return definition if is_object else {k: v for k, v in definition.items() if k != "outputSchema"}
+        if not takes_handle(self._upstreams, offer):
+            return definition
+        schema = dict(definition.get("inputSchema") or {"type": "object"})
+        schema["properties"] = {**(schema.get("properties") or {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
+        return {**definition, "inputSchema": schema}
 
     def _read_handler(self, own: _Handler) -> _Handler:
         async def read(context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> Any:
@@ -216,10 +227,18 @@ class UpstreamLists:
         """Send a request that may be repeated, as it only reads. Its failures are JSON-RPC errors, the only form here."""
         try:
             caller = await self._agency.caller(context)
-            return await self._upstreams.request(
-                caller, upstream, method, {**params, **forwarded(context)}, repeatable=True
+            relay = Relay(context, upstream, caller.agent)
+            answer = await self._upstreams.request(
+                caller,
+                upstream,
+                method,
+                {**params, **forwarded(context)},
+                repeatable=True,
+                on_log=relay.log if relay.wants_logs else None,
             )
+            await relay.settled()
+            return answer
         except UpstreamRefusedError as refused:
-            raise MCPError(refused.code, str(refused), refused.data) from refused
+            raise refusal(upstream, refused) from refused
         except CwmError as refused:
             raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused

