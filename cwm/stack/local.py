@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self
 from cwm.stack import shm
 from cwm.stack.child import Child
 from cwm.stack.commands import VARIABLES, Commands, PartName
-from cwm.stack.environment import Pins, Report, prepare_environment, tolerant
+from cwm.stack.environment import EngineEnvironment, Pins, Report, prepare_environment, tolerant
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
 from cwm.stack.leftovers import life_lock, lmcache_arguments, socket_folder
@@ -22,7 +22,7 @@ from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
 from cwm.stack.part import Hooks, Part, Recipe
 from cwm.stack.plan import StackPlan, plan_from_settings
-from cwm.stack.ports import LOOPBACK, Ports, ReservedPorts
+from cwm.stack.ports import LOOPBACK, PortLostError, Ports, ReservedPorts, machine_locks
 from cwm.stack.private_files import keyring, write_private_json
 from cwm.stack.redis_url import RedisAddress
 from cwm.stack.room import Room
@@ -34,6 +34,7 @@ _READY_POLL_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
 _CANCEL_AGAIN_SECONDS = 0.5
 _SEGMENTS_EVERY = 20  # watches
+_PORT_ATTEMPTS = 3
 
 
 class LocalStack:
@@ -95,12 +96,30 @@ class LocalStack:
         model = await prepare_model(
             self.plan.model, self.plan.home, environment, self._report, self.plan.withheld
         )
-        locks = self.plan.home / "run" / "ports"
-        reserved = ReservedPorts.take(self.plan.ports, locks, self.plan.gateway_port, self.plan.gateway_host)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            started = AsyncExitStack()
+            undo.push_async_callback(started.aclose)
+            try:
+                await self._start_at_free_ports(environment, model, started)
+            except PortLostError as error:
+                if attempt == _PORT_ATTEMPTS:
+                    raise
+                self._report(f"{error} Starting again at other ports.")
+                await started.aclose()
+                self._parts.clear()
+            else:
+                return
+
+    async def _start_at_free_ports(
+        self, environment: EngineEnvironment, model: Model, undo: AsyncExitStack
+    ) -> None:
+        plan = self.plan
+        locks = machine_locks(plan.home)
+        reserved = ReservedPorts.take(plan.ports, locks, plan.gateway_port, plan.gateway_host)
         undo.callback(reserved.end)
-        keys = keyring(self.plan.storage_path)
-        sockets = undo.enter_context(socket_folder(self.plan.home))
-        commands = Commands(self.plan, environment, model, reserved.chosen, keys, sockets)
+        keys = keyring(plan.storage_path)
+        sockets = undo.enter_context(socket_folder(plan.home))
+        commands = Commands(plan, environment, model, reserved.chosen, keys, sockets)
         self._describe(commands, model)
         await self._start(commands, reserved, undo)
 
@@ -207,7 +226,13 @@ class LocalStack:
         undo.callback(arguments.unlink)
         recipes = self._recipes(commands, arguments, reserved)
         for recipe in recipes:
-            await self._start_part(recipe, undo)
+            try:
+                await self._start_part(recipe, undo)
+            except StackError as error:
+                if lost := reserved.lost(*recipe.listeners):
+                    ports = ", ".join(map(str, lost))
+                    raise PortLostError(f"another program took port {ports} of {recipe.title}.") from error
+                raise
         watcher = asyncio.create_task(self._watch(), name="watch the stack")
         undo.push_async_callback(_cancel, watcher)
         undo.push_async_callback(_cancel, asyncio.create_task(self.room().keep(), name="keep room"))
@@ -239,7 +264,7 @@ class LocalStack:
             Recipe(
                 "valkey", "Valkey", commands.valkey(), VARIABLES,
                 lambda: redis_answers(self._redis),
-                start_seconds=120, stop_seconds=30, before_start=lambda: reserved.release("valkey"), port=self.ports.valkey,
+                start_seconds=120, stop_seconds=30, before_start=lambda: reserved.release("valkey"), port=self.ports.valkey, listeners=["valkey"],
             )
         ]  # fmt: skip
         return [
@@ -247,19 +272,19 @@ class LocalStack:
             Recipe(
                 "coordinator", "LMCache's coordinator", commands.coordinator(), VARIABLES,
                 lambda: health.responds(f"{self.coordinator_url}/healthz"),
-                start_seconds=90, stop_seconds=10, before_start=lambda: reserved.release("coordinator"), port=self.ports.coordinator,
+                start_seconds=90, stop_seconds=10, before_start=lambda: reserved.release("coordinator"), port=self.ports.coordinator, listeners=["coordinator"],
             ),
             Recipe(
                 "lmcache", "LMCache", commands.lmcache(arguments), commands.variables(),
                 lambda: health.responds(f"{self.lmcache_url}/healthcheck"),
                 start_seconds=120, stop_seconds=15,
                 before_start=lambda: reserved.release("lmcache", "lmcache_queue", "lmcache_metrics"),
-                port=self.ports.lmcache,
+                port=self.ports.lmcache, listeners=["lmcache", "lmcache_queue", "lmcache_metrics"],
             ),
             Recipe(
                 "vllm", "vLLM", commands.vllm(), commands.vllm_variables(),
                 lambda: health.responds(f"{self.vllm_url}/health"),
-                start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=self.ports.vllm,
+                start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=self.ports.vllm, listeners=["vllm"],
                 warm_up=lambda: health.warm_up(self.vllm_url, self.model_name, self.chunk_size),
             ),
         ]  # fmt: skip

@@ -39,6 +39,8 @@ class Recipe:
     start_seconds: float
     stop_seconds: float
     port: int | None = None
+    listeners: Sequence[str] = ()
+    """The names of its ports in ``Ports``."""
     warm_up: Callable[[], Awaitable[None]] | None = None
     before_start: Callable[[], None] = field(default=lambda: None)
     withheld: frozenset[str] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,9 @@ _CPU_BLOCK_STEP = 32
 _CUDA_BLOCK_STEP = 16
 _SHM_KEPT_FREE_GB = 0.6  # vLLM's own segments
 _SMALLEST_L1_GB = 0.125
+_SMALLEST_VALKEY_GB = 0.125
+# Measured beside caches and weights: vLLM's processes 2 GiB, LMCache 0.5, the coordinator 0.4.
+_BESIDE_CACHES_GB = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,15 @@ def plan_from_settings(
     withheld: frozenset[str],
     log: Callable[[str], None] | None = None,
 ) -> StackPlan:
-    """The plan for these settings on this machine; ``log`` gets a line for each size that had to shrink.
+    """The plan for these settings on this machine; ``log`` gets the sizes, and a line for each that had to shrink.
 
     ``withheld`` are the settings' ``upstream_variables``. Raises StackError if the machine cannot meet the settings.
     """
     device = choose_device(local.device)
+    plan = replace(plan_elsewhere(storage, local, device), withheld=withheld)
     # Counts the pool of a killed stack as free: it is removed before ours is created.
-    shm_free = _shm_free_gb() + shm.lmcache_pool_bytes(key_of(storage.storage_path.absolute())) / GIB
-    l1_gb = l1_size(storage.cpu_cache_gb, _memory_gb(), shm_free, log or _ignore)
-    return replace(plan_elsewhere(storage, local, device), l1_gb=l1_gb, withheld=withheld)
+    pool = shm.lmcache_pool_bytes(plan.key) / GIB
+    return _fitting(plan, Memory(_memory_gb(), _free_gb() + pool, _shm_free_gb() + pool), log or _ignore)
 
 
 def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, device: Device) -> StackPlan:
@@ -118,6 +122,50 @@ def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, devic
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A machine's memory in GiB: all of it, what programs may still take, and what ``/dev/shm`` has free."""
+
+    total: float
+    free: float
+    shm_free: float
+
+
+def _fitting(plan: StackPlan, memory: Memory, log: Callable[[str], None]) -> StackPlan:
+    """``plan`` with caches that fit into the memory that is free now: other engines may have the rest."""
+    needed = _BESIDE_CACHES_GB
+    if plan.device == "cpu":
+        needed += max(1, math.ceil(plan.kv_cache_gb)) + _weights_gb(Path(plan.model).expanduser())
+    smallest = _SMALLEST_L1_GB + (0 if plan.redis else _SMALLEST_VALKEY_GB)
+    spare = memory.free - needed
+    if spare < smallest:
+        raise StackError(
+            f"the engine needs about {needed + smallest:.1f} GB of memory, and {memory.free:.1f} GB are free. Stop what else "
+            "takes memory, or lower CWM_KV_CACHE_GB."
+        )
+    l1_gb = l1_size(plan.l1_gb, memory, spare if plan.redis else spare / 2, log)
+    redis_gb = plan.redis_gb if plan.redis else min(plan.redis_gb, spare - l1_gb)
+    if redis_gb < plan.redis_gb:
+        log(
+            f"Valkey has {redis_gb:.1f} GB instead of {plan.redis_gb:g}: what is free beside the engine and the CPU tier"
+        )
+    valkey = "" if plan.redis else f", Valkey up to {redis_gb:.1f}"
+    log(
+        f"memory: {memory.free:.1f} GB are free; the CPU tier takes {l1_gb:.1f}{valkey}, the engine about {needed:.1f}"
+    )
+    return replace(plan, l1_gb=l1_gb, redis_gb=round(redis_gb, 3))
+
+
+def _weights_gb(folder: Path) -> float:
+    """Size of the weights in a folder; of a model that CWM makes, which is small, nothing."""
+    files = (
+        [file for kind in ("*.safetensors", "*.bin", "*.gguf") for file in folder.glob(kind)]
+        if folder.is_dir()
+        else []
+    )
+    return sum(file.stat().st_size for file in files) / GIB
+
+
 def choose_device(wanted: str) -> Device:
     """``cuda`` if the setting says so, or if it is ``auto`` and ``nvidia-smi`` exists; otherwise ``cpu``."""
     if wanted == "cpu":
@@ -128,16 +176,17 @@ def choose_device(wanted: str) -> Device:
     return "cuda" if present else "cpu"
 
 
-def l1_size(wanted: float, memory: float, shm_free: float, log: Callable[[str], None]) -> float:
-    """The CPU tier's size in GiB: as configured, at most a quarter of the memory and what /dev/shm has free."""
+def l1_size(wanted: float, memory: Memory, spare: float, log: Callable[[str], None]) -> float:
+    """The CPU tier's size in GiB: as configured, at most ``spare``, a quarter of the memory and what /dev/shm has free."""
     if wanted < _SMALLEST_L1_GB:
         raise StackError(
             f"CWM_CPU_CACHE_GB is {wanted:g}: the CPU tier needs {_SMALLEST_L1_GB:g} at least to hold a window."
         )
     size = wanted
     for limit, why in (
-        (memory / 4, "a quarter of this machine's memory"),
-        (shm_free - _SHM_KEPT_FREE_GB, "what /dev/shm has free"),
+        (memory.total / 4, "a quarter of this machine's memory"),
+        (memory.shm_free - _SHM_KEPT_FREE_GB, "what /dev/shm has free"),
+        (spare, "its share of the memory that is free"),
     ):
         if limit < size:
             log(f"the CPU tier is {max(limit, 0):.1f} GB instead of {wanted:g}: {why}")
@@ -168,19 +217,42 @@ def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
 
 def _memory_gb() -> float:
     """Memory of the machine, or of the container if that has less, in GiB."""
-    limits = [_meminfo_bytes()]
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        path = Path(file)
+    limit = _container_bytes("memory.max", "memory/memory.limit_in_bytes")
+    return min(_meminfo_bytes("MemTotal"), limit) / GIB
+
+
+def _free_gb() -> float:
+    """Memory that programs may still take, of the machine, or of the container if that has less, in GiB."""
+    limit = _container_bytes("memory.max", "memory/memory.limit_in_bytes")
+    used = _container_bytes("memory.current", "memory/memory.usage_in_bytes")
+    left = limit - used + _cached_bytes() if limit < math.inf and used < math.inf else math.inf
+    return min(_meminfo_bytes("MemAvailable"), left) / GIB
+
+
+def _cached_bytes() -> int:
+    """What the container's control group counts as used although the kernel gives it up when memory is asked for."""
+    for file in ("memory.stat", "memory/memory.stat"):
+        path = Path("/sys/fs/cgroup") / file
+        for line in path.read_text(encoding="ascii").splitlines() if path.is_file() else ():
+            if line.startswith(("inactive_file ", "total_inactive_file ")):
+                return int(line.split()[1])
+    return 0
+
+
+def _container_bytes(*files: str) -> float:
+    """The number in the first of these files of the control group; infinity if there is none."""
+    for file in files:
+        path = Path("/sys/fs/cgroup") / file
         if path.is_file() and (text := path.read_text(encoding="ascii").strip()).isdigit():
-            limits.append(int(text))
-    return min(limits) / GIB
+            return int(text)
+    return math.inf
 
 
-def _meminfo_bytes() -> int:
+def _meminfo_bytes(name: str) -> int:
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemTotal:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise StackError("/proc/meminfo does not say how much memory this machine has.")
+    raise StackError(f"/proc/meminfo has no {name}.")
 
 
 def _shm_free_gb() -> float:

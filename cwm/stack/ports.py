@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from cwm.stack.errors import StackError
 from cwm.stack.locks import FileLock
 
 LOOPBACK = "127.0.0.1"
+_LOCKS = Path("/tmp")  # noqa: S108 - not TMPDIR, which may differ between stacks; the folder must be this user's own
 _HOSTS_WITH_LOOPBACK = {LOOPBACK, "localhost", "", "0.0.0.0", "::"}  # noqa: S104 - compared with
 # Neighbours of the usual port: below 32768 the kernel gives none of them to an outgoing connection.
 _NEIGHBOURS = 200
@@ -28,6 +31,22 @@ class Ports:
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+class PortLostError(StackError):
+    """Another program took a reserved port while its part was being started."""
+
+
+def machine_locks(home: Path) -> Path:
+    """The folder with the locks of all stacks of this user; in ``home`` if that folder is not this user's."""
+    folder = _LOCKS / f"cwm-ports-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        state = folder.lstat()
+    except OSError:
+        return home / "run" / "ports"
+    is_own = stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid()
+    return folder if is_own else home / "run" / "ports"
 
 
 class ReservedPorts:
@@ -70,6 +89,11 @@ class ReservedPorts:
             if listener is not None:
                 listener.close()
 
+    def lost(self, *names: str) -> list[int]:
+        """The ports of these parts on which something listens, although the parts have ended."""
+        ports = [self.chosen.as_dict()[name] for name in names if name not in self._sockets]
+        return [port for port in ports if not _is_free(port)]
+
     def end(self) -> None:
         """Give all ports back."""
         self.release(*self._sockets.copy())
@@ -101,6 +125,13 @@ class ReservedPorts:
                 return port
             lock.release()
         raise StackError(f"no port from {usual} to {usual + _NEIGHBOURS - 1} is free for {name}.")
+
+
+def _is_free(port: int) -> bool:
+    listener = _listen(port)
+    if listener is not None:
+        listener.close()
+    return listener is not None
 
 
 def _listen(port: int) -> socket.socket | None:

@@ -77,6 +77,15 @@ def _index(fault: Fault, blocks: int, random: Random) -> int:
             return random.randrange(blocks)
 
 
+def context_length(blocks: int, chunk_size: int, random: Random) -> int:
+    """Tokens of a context with ``blocks`` stored chunks and a tail of any length.
+
+    At least one token more than its chunks hold: the last one was only sampled, and a chunk that it ends has no KV at the
+    freeze. It is no chunk of the window then, and a thaw does not miss it.
+    """
+    return blocks * chunk_size + 1 + random.randrange(chunk_size)
+
+
 def _another(fault: Fault, at: ChunkPosition, random: Random) -> ChunkPosition:
     """The chunk whose value replaces the one ``at``."""
     positions = [ChunkPosition(blocks, index) for blocks in BLOCKS for index in range(blocks)]

@@ -169,14 +169,13 @@ class _Ladder:
         return self.windows[position.blocks]
 
     async def _freeze(self, blocks: int) -> _Frozen:
-        tail = self.random.randrange(self.stack.chunk_size)
-        size = blocks * self.stack.chunk_size + tail - _SAMPLED
+        size = faults.context_length(blocks, self.stack.chunk_size, self.random) - _SAMPLED
         session, ids = await self.agent.fill(self.random.choices(_VOCABULARY, k=size), _SAMPLED)
         continuation = await self.agent.complete(ids, _COMPARED_TOKENS)
         name = f"faults-{uuid4().hex[:12]}"
         await self.agent.tool("window_freeze", session_id=session, window_name=name)
         await stored(self.kv_tier)
-        hashes = chunk_hashes(ids, self.stack.chunk_size)
+        hashes = chunk_hashes(ids, self.stack.chunk_size)[:blocks]
         tier_copies = {tier: await copies(store, hashes) for tier, store in self.tiers.items()}
         return _Frozen(name, ids, continuation, tier_copies)
 

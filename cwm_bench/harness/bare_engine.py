@@ -15,7 +15,7 @@ from cwm.stack.logs import fresh_log
 from cwm.stack.models import prepare_model
 from cwm.stack.part import Hooks, Part, Recipe
 from cwm.stack.plan import StackPlan
-from cwm.stack.ports import LOOPBACK, ReservedPorts
+from cwm.stack.ports import LOOPBACK, ReservedPorts, machine_locks
 
 
 @asynccontextmanager
@@ -32,7 +32,7 @@ async def _engine(
 ) -> AsyncIterator[str]:
     environment = await prepare_environment(plan.home, Pins.for_device(plan.device), report, plan.withheld)
     model = await prepare_model(plan.model, plan.home, environment, report, plan.withheld)
-    reserved = ReservedPorts.take(plan.ports, plan.home / "run" / "ports")
+    reserved = ReservedPorts.take(plan.ports, machine_locks(plan.home))
     health = Health()
     commands = Commands(plan, environment, model, reserved.chosen, folder / "no keyring", sockets)
     port = reserved.chosen.vllm

@@ -8,7 +8,7 @@ from cwm.settings import LocalEngine, Storage
 from cwm.stack.commands import Commands
 from cwm.stack.environment import EngineEnvironment
 from cwm.stack.models import Model
-from cwm.stack.plan import plan_from_settings
+from cwm.stack.plan import plan_elsewhere
 from cwm.stack.ports import Ports
 from cwm_bench.arms import Arm, Prompt, sections, summary
 from cwm_bench.harness.agent import Streamed
@@ -61,10 +61,7 @@ def test_every_row_of_every_table_has_a_figure_for_each_column() -> None:
 
 
 def test_the_engine_without_a_cache_has_all_other_flags_of_the_one_with_it(tmp_path: Path) -> None:
-    storage = Storage(storage_path=tmp_path, cpu_cache_gb=0.2)
-    plan = plan_from_settings(
-        storage, LocalEngine(model="tiny", device="cpu", home=tmp_path), withheld=frozenset()
-    )
+    plan = plan_elsewhere(Storage(storage_path=tmp_path), LocalEngine(model="tiny", home=tmp_path), "cpu")
     model = Model(tmp_path, "tiny", 8192)
     full = Commands(plan, EngineEnvironment(tmp_path), model, Ports(), tmp_path / "kv.keys", tmp_path).vllm()
     bare = without_cache(full)

@@ -34,6 +34,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str) -> Stac
 
     monkeypatch.setattr(local.LocalStack, "__aenter__", refuse)
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
     monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CWM_DEVICE", "cpu")
     monkeypatch.chdir(tmp_path)
@@ -91,6 +92,7 @@ async def test_nor_is_an_engine_without_a_cache_nor_what_prepares_it(
     monkeypatch.setattr(bare_engine, "prepare_environment", environment)
     monkeypatch.setattr(bare_engine, "prepare_model", model)
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
     monkeypatch.setenv("NOTES_TOKEN", "hush")
     plan = plan_from_settings(
         Storage(storage_path=tmp_path / "storage"),

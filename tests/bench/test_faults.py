@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.engine import Tier
+from cwm.domain.prefix import stored_chunks
 from cwm_bench.faults.cases import (
     TIERS,
     Case,
@@ -14,6 +15,7 @@ from cwm_bench.faults.cases import (
     ChunkPosition,
     Detector,
     Signs,
+    context_length,
     deal,
     detector,
     summary,
@@ -68,6 +70,17 @@ def test_the_chunks_of_a_case_are_those_that_its_fault_speaks_of(seed: int) -> N
             case Fault.SWAP_WINDOWS:
                 assert other is not None
                 assert other.blocks != at.blocks
+
+
+@given(st.integers(0, 1 << 32), st.integers(3, 8), st.sampled_from([32, 64]))
+def test_every_chunk_of_a_windows_context_is_one_that_its_freeze_stores(
+    seed: int, blocks: int, chunk: int
+) -> None:
+    """Of a context that fills its last chunk, that chunk is stored by the next turn, and no thaw asks for it."""
+    lengths = [context_length(blocks, chunk, Random(seed + each)) for each in range(50)]
+
+    assert {stored_chunks(length, chunk) for length in lengths} == {blocks}
+    assert len(set(lengths)) > 10
 
 
 @given(st.binary(min_size=1), st.floats(0, 1, exclude_max=True))

@@ -34,6 +34,7 @@ def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_
     monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CWM_DB_PATH", str(tmp_path / "cwm.db"))
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["migrate"])
     (tmp_path / "cwm.yaml").write_text(
@@ -61,6 +62,7 @@ def test_a_secret_file_that_cannot_be_made_is_told_before_an_engine_is_started(
     monkeypatch.setenv("CWM_DB_PATH", str(tmp_path / "cwm.db"))
     monkeypatch.setenv("CWM_DEVICE", "cpu")
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["migrate"])
     (tmp_path / "file").touch()
@@ -86,6 +88,7 @@ def test_a_demo_s_folder_is_not_to_outlive_it_unless_it_is_kept(
     monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CWM_DEVICE", "cpu")
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
     monkeypatch.chdir(tmp_path)
 
     CliRunner().invoke(app, ["demo", *options])
@@ -107,6 +110,7 @@ def test_the_memory_of_a_demo_that_was_killed_is_given_back_before_sizes_are_cho
     monkeypatch.setenv("CWM_HOME", str(tmp_path))
     monkeypatch.setenv("CWM_DB_PATH", str(tmp_path / "cwm.db"))
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 0.0)
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["migrate"])
     try:

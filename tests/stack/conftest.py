@@ -11,6 +11,7 @@ import pytest
 
 from cwm import settings
 from cwm.stack import plan as planning
+from cwm.stack import ports
 from cwm.stack.plan import StackPlan, plan_from_settings
 from tests.stack.shapes import Eventually, PlanFor
 
@@ -33,6 +34,8 @@ def plan_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanFor:
     monkeypatch.setattr("shutil.which", lambda _program: None)
     monkeypatch.setattr(planning, "_memory_gb", lambda: 64.0)
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setattr(ports, "_LOCKS", tmp_path)
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
 
     def build(log: Callable[[str], None] | None = None, **fields: object) -> StackPlan:
         local_names = settings.LocalEngine.model_fields

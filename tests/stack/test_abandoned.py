@@ -38,6 +38,7 @@ from tests.stack import stand_ins
 
 local.prepare_environment, local.prepare_model = stand_ins.environment, stand_ins.model
 plan._shm_free_gb = lambda: 32.0
+plan._free_gb = lambda: 64.0
 home, folder = map(Path, sys.argv[1:])
 folder.mkdir()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.shared_memory import SharedMemory
@@ -14,9 +17,12 @@ from redis import Redis
 
 from cwm.stack import local, proc, shm
 from cwm.stack import plan as planning
+from cwm.stack.commands import Commands
 from cwm.stack.environment import GIB
 from cwm.stack.errors import StackError
+from cwm.stack.part import Recipe
 from cwm.stack.plan import StackPlan
+from cwm.stack.ports import ReservedPorts
 from cwm.stack.redis_url import RedisAddress
 from tests.eventually import eventually
 from tests.stack.shapes import PlanFor
@@ -194,6 +200,58 @@ async def test_the_pool_that_a_killed_stack_left_is_room_for_the_next_one(
         with suppress(FileNotFoundError):
             left.unlink()
     assert plan_for(model="tiny", cpu_cache_gb=2).l1_gb == pytest.approx(0.15)
+
+
+class Robbed(StandIns):
+    """vLLM listens on its port; another program takes that port just before vLLM's first start."""
+
+    thief: socket.socket | None = None
+
+    def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
+        lmcache, vllm = super()._recipes(commands, arguments, reserved)
+        port = reserved.chosen.vllm
+        listens = f"import socket, signal; s = socket.create_server(('127.0.0.1', {port})); print('up', flush=True); signal.pause()"
+
+        def release() -> None:
+            reserved.release("vllm")
+            if self.thief is None:
+                self.thief = socket.create_server(("127.0.0.1", port))
+
+        return [
+            lmcache,
+            replace(
+                vllm,
+                argv=[sys.executable, "-c", listens],
+                before_start=release,
+                port=port,
+                listeners=["vllm"],
+            ),
+        ]
+
+
+async def test_a_start_that_loses_a_port_tries_the_next(plan: StackPlan, terminal: Terminal) -> None:
+    stack = Robbed(plan, report=terminal.write)
+    try:
+        async with stack:
+            assert stack.thief is not None
+            lost = stack.thief.getsockname()[1]
+            assert proc.listens(stack.pids("vllm"), stack.ports.vllm)
+            assert stack.ports.vllm != lost
+            assert stack.vllm_url.endswith(f":{stack.ports.vllm}")
+            assert len(stack.pids("lmcache")) == 1
+    finally:
+        if stack.thief is not None:
+            stack.thief.close()
+
+    assert f"another program took port {lost} of vLLM. Starting again at other ports." in terminal.said
+
+
+async def test_two_stacks_of_different_homes_get_different_ports(
+    plan: StackPlan, plan_for: PlanFor, terminal: Terminal, tmp_path: Path
+) -> None:
+    other = plan_for(model="tiny", storage_path=tmp_path / "other", home=tmp_path / "other home")
+    async with StandIns(plan, report=terminal.write) as one, StandIns(other, report=terminal.write) as two:
+        assert not set(one.ports.as_dict().values()) & set(two.ports.as_dict().values())
 
 
 async def test_a_pool_is_left_to_the_stack_that_is_using_it(plan: StackPlan, terminal: Terminal) -> None:

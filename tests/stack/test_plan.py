@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cwm.stack import plan as planning
+from cwm.stack.environment import GIB
 from cwm.stack.errors import StackError
-from cwm.stack.plan import choose_device, l1_size
+from cwm.stack.plan import Memory, choose_device, l1_size
 from tests.stack.shapes import PlanFor
 
 
@@ -47,29 +49,78 @@ def test_each_storage_has_a_name_of_its_own_that_stays(plan_for: PlanFor, tmp_pa
 def test_a_cpu_tier_that_fits_is_left_alone() -> None:
     said: list[str] = []
 
-    assert l1_size(2, memory=16, shm_free=8, log=said.append) == 2
+    assert l1_size(2, Memory(16, 16, 8), 8, said.append) == 2
     assert said == []
 
 
 def test_the_cpu_tier_takes_a_quarter_of_the_memory_at_most_and_says_so() -> None:
     said: list[str] = []
 
-    assert l1_size(8, memory=16, shm_free=15, log=said.append) == 4
+    assert l1_size(8, Memory(16, 16, 15), 12, said.append) == 4
     assert said == ["the CPU tier is 4.0 GB instead of 8: a quarter of this machine's memory"]
 
 
 def test_the_cpu_tier_fits_into_shared_memory() -> None:
-    assert l1_size(8, memory=64, shm_free=2.6, log=lambda _line: None) == pytest.approx(2.0)
+    assert l1_size(8, Memory(64, 64, 2.6), 60, lambda _line: None) == pytest.approx(2.0)
 
 
 def test_a_container_with_docker_s_64_mb_of_shared_memory_is_told_what_to_do() -> None:
     with pytest.raises(StackError, match="--shm-size"):
-        l1_size(8, memory=16, shm_free=0.0625, log=lambda _line: None)
+        l1_size(8, Memory(16, 16, 0.0625), 12, lambda _line: None)
+
+
+def test_an_engine_takes_no_more_memory_than_others_leave_it_and_says_what_it_chose_and_why(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_free_gb", lambda: 8.0)
+    said: list[str] = []
+    plan = plan_for(said.append, model="tiny", kv_cache_gb=1.5)
+
+    # 8 GB free, less 3 for the programs and 2 for vLLM's KV, which has whole gigabytes: 3 for both caches.
+    assert (plan.l1_gb, plan.redis_gb) == (1.5, 1.5)
+    assert said == [
+        "the CPU tier is 1.5 GB instead of 8: its share of the memory that is free",
+        "Valkey has 1.5 GB instead of 4: what is free beside the engine and the CPU tier",
+        "memory: 8.0 GB are free; the CPU tier takes 1.5, Valkey up to 1.5, the engine about 5.0",
+    ]
+
+
+def test_a_redis_elsewhere_takes_none_of_this_machines_memory(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_free_gb", lambda: 8.0)
+
+    assert plan_for(model="tiny", kv_cache_gb=1, redis_url="redis://redis.local").l1_gb == 4
+
+
+def test_the_weights_of_a_model_are_memory_too(
+    plan_for: PlanFor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_free_gb", lambda: 8.0)
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(GIB)
+
+    assert plan_for(model=str(tmp_path), kv_cache_gb=1).l1_gb == 1.5
+
+
+def test_an_engine_for_which_there_is_no_memory_does_not_start(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_free_gb", lambda: 4.0)
+
+    with pytest.raises(StackError, match=r"about 5\.2 GB of memory, and 4\.0 GB are free.*CWM_KV_CACHE_GB"):
+        plan_for(model="tiny")
+
+
+def test_memory_is_what_the_kernel_says_is_available() -> None:
+    available, total = planning._free_gb(), planning._memory_gb()
+
+    assert 0 < available < total
 
 
 def test_a_cpu_tier_that_is_asked_for_too_small_is_told_by_the_setting_that_says_so() -> None:
     with pytest.raises(StackError, match=r"CWM_CPU_CACHE_GB is 0\.1: the CPU tier needs 0\.125 at least"):
-        l1_size(0.1, memory=16, shm_free=8, log=lambda _line: None)
+        l1_size(0.1, Memory(16, 16, 8), 12, lambda _line: None)
 
 
 def test_a_gpu_that_is_not_there_is_refused(plan_for: PlanFor) -> None:

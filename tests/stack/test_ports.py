@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +14,7 @@ import pytest
 
 from cwm.stack import proc
 from cwm.stack.errors import StackError
-from cwm.stack.ports import LOOPBACK, Ports, ReservedPorts
+from cwm.stack.ports import LOOPBACK, Ports, ReservedPorts, machine_locks
 
 
 @pytest.fixture
@@ -131,6 +132,38 @@ def test_ports_given_back_are_free_for_the_next(wanted: Ports, tmp_path: Path) -
         reserved = ReservedPorts.take(wanted, tmp_path)
         assert reserved.chosen == wanted
         reserved.end()
+
+
+def test_stacks_of_different_homes_share_the_locks_of_the_machine(
+    wanted: Ports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.stack.ports._LOCKS", tmp_path)
+    one, other = (machine_locks(tmp_path / home) for home in ("one", "other"))
+    first = ReservedPorts.take(wanted, one)
+    first.release(*Ports().as_dict())  # its parts have not bound them yet
+    second = ReservedPorts.take(wanted, other)
+    second.end()
+    first.end()
+
+    assert not set(first.chosen.as_dict().values()) & set(second.chosen.as_dict().values())
+    assert stat.S_IMODE(one.stat().st_mode) == 0o700
+
+
+def test_a_folder_for_locks_that_is_no_folder_of_this_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.stack.ports._LOCKS", tmp_path)
+    (tmp_path / f"cwm-ports-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+
+    assert machine_locks(tmp_path / "home") == tmp_path / "home" / "run" / "ports"
+
+
+def test_a_port_on_which_somebody_else_listens_is_lost(reserved: ReservedPorts) -> None:
+    assert reserved.lost("vllm") == [], "it is still reserved"
+    reserved.release("vllm", "lmcache")
+    with closing(listener(reserved.chosen.vllm)):
+        assert reserved.lost("vllm", "lmcache") == [reserved.chosen.vllm]
+    assert reserved.lost("vllm") == []
 
 
 def test_no_port_at_all_is_said_in_words(
