@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated, Any, Literal
 
@@ -243,6 +244,7 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
         ("created", moment(times["created_at"])),
         ("updated", moment(times["updated_at"])),
         ("frozen", moment(times.get("frozen_at"))),
+        ("metadata", json.dumps(answer["metadata"], ensure_ascii=False) if answer.get("metadata") else ""),
         *_more(answer),
     ]
     print_facts([(name, value) for name, value in facts if value])
