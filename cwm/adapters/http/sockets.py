@@ -56,7 +56,7 @@ async def _connected(host: str, port: int, local: tuple[str, int] | None) -> tup
     failure = OSError(f"{host} has no address")
     for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         try:
-            return await loop.create_connection(_Wire, str(address[0]), int(address[1]), local_addr=local)
+            return await loop.create_connection(_Wire, str(address[0]), port, local_addr=local)
         except OSError as error:
             failure = error
     raise failure
