@@ -73,23 +73,6 @@ def build_parts(settings: Settings) -> Parts:
     engine_side = build_engine_side(settings, base)
     agent_side = build_agent_side(settings, base, engine_side.engine)
     upkeep = build_upkeep(settings, base, engine_side)
-    services = _services(settings, base, engine_side, agent_side, upkeep)
-    base.meter.observe(
-        Census(
-            inspect=services.inspect,
-            agents=agent_side.agents,
-            database=base.database.load,
-            contents=agent_side.contents.cache,
-            clock=base.clock,
-            refresh_seconds=settings.metrics.metrics_refresh_seconds,
-        )
-    )
-    return Parts(base, engine_side, agent_side, upkeep, services)
-
-
-def _services(
-    settings: Settings, base: Foundation, engine_side: EngineSide, agent_side: AgentSide, upkeep: Upkeep
-) -> Services:
     inspect = Inspect(
         registry=base.registry,
         engine=engine_side.engine,
@@ -104,7 +87,7 @@ def _services(
         shared_store=base.shared.ping,
         check_seconds=settings.metrics.check_timeout_seconds,
     )
-    return Services(
+    services = Services(
         open_session=engine_side.open_session,
         generate=engine_side.generate,
         freeze=engine_side.freeze,
@@ -121,3 +104,14 @@ def _services(
         query_result=agent_side.query_result,
         journal=base.journal,
     )
+    base.meter.observe(
+        Census(
+            inspect=inspect,
+            agents=agent_side.agents,
+            database=base.database.load,
+            contents=agent_side.contents.cache,
+            clock=base.clock,
+            refresh_seconds=settings.metrics.metrics_refresh_seconds,
+        )
+    )
+    return Parts(base, engine_side, agent_side, upkeep, services)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,10 +34,15 @@ class SqlUpstreamTools:
         keys = {each.version.key for each in known}
         new = [version for version in offered if version.key not in keys]
         if new:
-            accepted_at = None if known else at
+            common = {
+                "upstream": upstream,
+                "seen_at": at,
+                "offered_at": at,
+                "accepted_at": None if known else at,
+            }
             connection.execute(
                 insert_into(connection, upstream_tools).on_conflict_do_nothing(),
-                [_row(upstream, version, at, accepted_at) for version in new],
+                [{**common, **asdict(version)} for version in new],
             )
         unchanged = [version for version in offered if version.key in keys]
         if unchanged:
@@ -78,18 +84,6 @@ def _listed(connection: Connection, upstream: str | None) -> list[SeenTool]:
     if upstream is not None:
         query = query.where(_tool.upstream == upstream)
     return [_of(row) for row in connection.execute(query)]
-
-
-def _row(upstream: str, version: ToolVersion, at: datetime, accepted_at: datetime | None) -> dict[str, Any]:
-    return {
-        "upstream": upstream,
-        "tool": version.tool,
-        "digest": version.digest,
-        "description": version.description,
-        "seen_at": at,
-        "offered_at": at,
-        "accepted_at": accepted_at,
-    }
 
 
 def _offered(upstream: str, version: ToolVersion, at: datetime) -> dict[str, Any]:

@@ -98,7 +98,10 @@ class FreezeRecords:
         refer(connection, durable_window, stored.chunks)
         require_quota(connection, durable_window, quota_bytes)
         if canary is not None:
-            snapshots.put(connection, canaries, _canary_values(durable_window, canary))
+            row_key = {
+                name: getattr(durable_window, name) for name in ("tenant", "snapshot_id", "cache_salt")
+            }
+            snapshots.put(connection, canaries, {**row_key, "content": canary.as_dict()})
         end(connection, window.tenant, window.name)
         return durable_window
 
@@ -226,15 +229,6 @@ def _freeze_session(
             f"Session '{window.session_id}' moved on or is no longer active; look at it and freeze again.",
             session_id=window.session_id,
         )
-
-
-def _canary_values(window: Window, canary: Canary) -> dict[str, Any]:
-    return {
-        "tenant": window.tenant,
-        "snapshot_id": window.snapshot_id,
-        "cache_salt": window.cache_salt,
-        "content": canary.as_dict(),
-    }
 
 
 def _finished(connection: Connection, window: Window) -> Window:

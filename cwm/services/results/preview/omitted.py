@@ -33,9 +33,9 @@ class Omitted:
         entry.total += total
         entry.places += 1
 
-    def add_fields(self, path: Path, kept: dict[str, Any], left_out: list[str]) -> None:
+    def add_fields(self, path: Path, fields: dict[str, Any], left_out: list[str]) -> None:
         """Add a record's fields; places of one kind count as one, with the fields of all of them."""
-        self._fields.setdefault(path, {}).update(dict.fromkeys(kept))
+        self._fields.setdefault(path, {}).update(dict.fromkeys(fields))
         self._left_out.setdefault(path, {}).update(dict.fromkeys(left_out))
 
     def texts_cut(self) -> bool:
@@ -48,10 +48,10 @@ class Omitted:
             for (path, unit), s in self._sums.items()
         ]
         for path, names in self._left_out.items():
-            kept = self._fields[path]
-            missing = tuple(name for name in names if name not in kept)
+            fields = self._fields[path]
+            missing = tuple(name for name in names if name not in fields)
             if missing:
-                shown, total = len(kept), len(kept) + len(missing)
+                shown, total = len(fields), len(fields) + len(missing)
                 omissions.append((path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=missing)))
         return tuple(omission for _, omission in sorted(omissions, key=lambda each: _length(each[0])))
 
