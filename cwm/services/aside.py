@@ -36,24 +36,24 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 async def outlasting(task: asyncio.Task[T]) -> T:
     """Return the task's result. The task continues if the caller is cancelled."""
-    if (hold := _hold.get()) is not None:
-        hold.until(task)
+    if (held := _held.get()) is not None:
+        held.until(task)
     return await asyncio.shield(task)
 
 
 @contextmanager
 def held_by_its_work(release: Callable[[], None]) -> Iterator[None]:
     """Call ``release`` after the body and all work that outlasts it. It may be called more than once."""
-    hold = _Hold(release)
-    token = _hold.set(hold)
+    held = _Held(release)
+    token = _held.set(held)
     try:
         yield
     finally:
-        _hold.reset(token)
-        hold.let_go()
+        _held.reset(token)
+        held.let_go()
 
 
-class _Hold:
+class _Held:
     def __init__(self, release: Callable[[], None]) -> None:
         self._release = release
         self._holders = 1
@@ -68,4 +68,4 @@ class _Hold:
             self._release()
 
 
-_hold: Final[ContextVar[_Hold | None]] = ContextVar("held", default=None)
+_held: Final[ContextVar[_Held | None]] = ContextVar("held", default=None)

@@ -172,7 +172,7 @@ def not_text(arguments: Mapping[str, Any]) -> CwmError:
     broken = next((name for name, value in arguments.items() if not _is_text([name, value])), "")
     kind = _CODED.get(broken, InvalidParameterError)
     field = _shown(broken)
-    return kind(f"{field}: contains half of a surrogate pair, which is not valid text.", field=field)
+    return kind(f"{field}: holds half of a surrogate pair, which is no text.", field=field)
 
 
 def _too_deep(arguments: Mapping[str, Any] | None) -> CwmError | None:
