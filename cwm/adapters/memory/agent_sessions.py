@@ -29,12 +29,12 @@ class InProcessAgentSessions:
     ttl_seconds: float = 1800.0
     limit: int = 10_000
     monotonic: Callable[[], float] = time.monotonic
-    _sessions: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
     _by_tenant: dict[str | None, OrderedDict[str, None]] = field(default_factory=dict)
     _abandoned: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._kept)
 
     @property
     def outlives_us(self) -> bool:
@@ -47,7 +47,7 @@ class InProcessAgentSessions:
 
     async def touch(self, session_id: str, owner: Principal) -> bool:
         self._drop_idle()
-        session = self._sessions.get(session_id)
+        session = self._kept.get(session_id)
         if session is None or session.owner != owner:
             return False
         self._use(session_id)
@@ -60,7 +60,7 @@ class InProcessAgentSessions:
 
     async def alive(self, key: str) -> bool:
         self._drop_idle()
-        return key in self._sessions
+        return key in self._kept
 
     async def remember(
         self,
@@ -111,26 +111,26 @@ class InProcessAgentSessions:
         self._drop_idle()
         session = _Session(owner, self.monotonic())
         tenant = _tenant(session)
-        while len(self._sessions) >= self.limit:
+        while len(self._kept) >= self.limit:
             # Counts the new key too.
             most = max(self._by_tenant, key=lambda each: len(self._by_tenant[each]) + (each == tenant))
             self._drop(next(iter(self._by_tenant[most])))
-        self._sessions[key] = session
+        self._kept[key] = session
         self._by_tenant.setdefault(tenant, OrderedDict())[key] = None
         return session
 
     def _use(self, key: str) -> _Session | None:
-        session = self._sessions.get(key)
+        session = self._kept.get(key)
         if session is not None:
             session.used_at = self.monotonic()
-            self._sessions.move_to_end(key)
+            self._kept.move_to_end(key)
             self._by_tenant[_tenant(session)].move_to_end(key)
         return session
 
     def _drop_idle(self) -> None:
         oldest = self.monotonic() - self.ttl_seconds
-        while self._sessions and next(iter(self._sessions.values())).used_at < oldest:
-            self._drop(next(iter(self._sessions)))
+        while self._kept and next(iter(self._kept.values())).used_at < oldest:
+            self._drop(next(iter(self._kept)))
 
     def _drop(self, key: str) -> None:
         session = self._pop(key)
@@ -140,7 +140,7 @@ class InProcessAgentSessions:
             self._abandoned[key] = state
 
     def _pop(self, key: str) -> _Session | None:
-        session = self._sessions.pop(key, None)
+        session = self._kept.pop(key, None)
         if session is not None:
             own = self._by_tenant[_tenant(session)]
             del own[key]

@@ -145,11 +145,11 @@ async def test_an_open_stream_shows_life_and_counts_as_use_until_its_session_is_
     async with running_gateway(tmp_path) as gateway, wired(gateway.url) as wire:
         gateway.face.streams._keepalive_seconds = 0.01
         session = await wire.session()
-        used_at = gateway.sessions._sessions[session].used_at
+        used_at = gateway.sessions._kept[session].used_at
         async with wire.stream(session) as stream:
             for _ in range(4):
                 await stream.comment()
-            assert gateway.sessions._sessions[session].used_at > used_at
+            assert gateway.sessions._kept[session].used_at > used_at
             # Behind everybody's back, as when the news of an end were lost.
             await gateway.sessions.end(session)
             assert await stream.rest() == []
@@ -162,8 +162,8 @@ async def test_a_stream_whose_news_never_pauses_counts_as_use_too(tmp_path: Path
         async with wire.stream(session) as stream, asyncio.timeout(5):
             await publish(gateway, ChangeKind.TOOLS)
             await stream.message()
-            used_at = gateway.sessions._sessions[session].used_at
-            while gateway.sessions._sessions[session].used_at == used_at:
+            used_at = gateway.sessions._kept[session].used_at
+            while gateway.sessions._kept[session].used_at == used_at:
                 await publish(gateway, ChangeKind.TOOLS)
                 await stream.message()
 

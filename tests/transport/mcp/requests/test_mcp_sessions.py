@@ -66,10 +66,10 @@ async def test_an_initialize_is_not_read_past_its_limit(wire: Wire) -> None:
 
 
 async def test_a_refused_initialize_opens_no_session(gateway: Gateway, wire: Wire) -> None:
-    before = len(gateway.sessions._sessions)
+    before = len(gateway.sessions._kept)
     assert (await wire.initialize(accept="text/html")).status_code == 406
     assert (await wire.initialize(x_tenant="nobody")).status_code == 403
-    assert len(gateway.sessions._sessions) == before
+    assert len(gateway.sessions._kept) == before
 
 
 async def test_a_later_client_has_no_session_and_a_made_up_one_changes_nothing(wire: Wire) -> None:
@@ -99,12 +99,12 @@ async def test_foreign_hosts_and_origins_are_refused(wire: Wire) -> None:
 
 
 async def test_a_client_of_the_handshake_era_ends_its_session_when_it_leaves(gateway: Gateway) -> None:
-    before = set(gateway.sessions._sessions)
+    before = set(gateway.sessions._kept)
     async with fastmcp_agent(gateway.url, "legacy") as agent:
         await agent.call("session_list")
-        (session,) = set(gateway.sessions._sessions) - before
-        assert gateway.sessions._sessions[session].owner == Principal(agent.tenant, "agent")
-    assert session not in gateway.sessions._sessions
+        (session,) = set(gateway.sessions._kept) - before
+        assert gateway.sessions._kept[session].owner == Principal(agent.tenant, "agent")
+    assert session not in gateway.sessions._kept
 
 
 async def test_while_the_shared_store_is_away_a_session_is_unavailable_and_never_unknown(

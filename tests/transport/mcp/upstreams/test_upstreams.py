@@ -460,7 +460,7 @@ async def test_who_only_listens_hears_of_a_shared_upstreams_resource_for_as_long
         async with only_listening(running, wire, whose, uri) as (agent_session, stream):
             held = agents.held(AGENT, agent_session)
             assert held is not None
-            used, kept = held.last_used, running.sessions._sessions.get(held.key)
+            used, kept = held.last_used, running.sessions._kept.get(held.key)
             kept_at = kept.used_at if kept else 0.0
             await eventually(lambda: held.last_used > used and (not kept or kept.used_at > kept_at))
             # What was not used since then has been idle for too long.
