@@ -12,7 +12,7 @@ from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import Heard, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents.context_manager import AgentPart, ContextManager
 from cwm.services.upstreams.attempts import Attempts
-from cwm.services.upstreams.link import ALL_KINDS, Catalogue, Link, Offers, kinds_of
+from cwm.services.upstreams.link import ALL_KINDS, FRESH_SECONDS, Catalogue, Link, Offers, kinds_of
 from cwm.services.upstreams.watches import Watches
 
 
@@ -24,6 +24,7 @@ class _OwnSession:
     catalogue: Catalogue
     stored: str | None
     stale: set[OfferKind] = field(default_factory=lambda: set(ALL_KINDS))
+    listed_at: dict[OfferKind, float] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -76,6 +77,14 @@ class AgentLinks(AgentPart):
         fresh = own is not None and own.session.is_open and kind not in own.stale
         return own.catalogue.of(kind) if own is not None and fresh else None
 
+    def age(self, link: Link, kind: OfferKind) -> None:
+        """Mark an old list stale, if the upstream may have been restarted unnoticed."""
+        own = self._sessions.get(link)
+        if own is None or own.session.hears:
+            return
+        if link.monotonic() - own.listed_at.get(kind, 0.0) >= FRESH_SECONDS:
+            own.stale.add(kind)
+
     def attempts(self, link: Link, back: Callable[[OfferKind], None]) -> Attempts:
         """The attempts to list the upstream's offers, running and failed ones."""
         return self._attempts.setdefault(link, Attempts(link, back))
@@ -91,6 +100,7 @@ class AgentLinks(AgentPart):
             kinds = kinds_of(kind) if kind is not OfferKind.TEMPLATES else frozenset({kind})
             # A list_changed notification during the request marks them stale again.
             own.stale -= kinds
+            own.listed_at |= dict.fromkeys(kinds, link.monotonic())
             try:
                 await own.catalogue.learn(own.session, kinds)
             except BaseException as error:

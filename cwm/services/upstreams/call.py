@@ -125,8 +125,9 @@ def _again(error: UpstreamError, *, repeatable: bool) -> bool:
 def _final(link: Link, error: UpstreamError, *, repeatable: bool) -> CwmError:
     name = link.spec.name
     if isinstance(error, UpstreamDeniedError | UpstreamRejectedError):
+        status = {"status": error.status} if isinstance(error, UpstreamRejectedError) else {}
         return UpstreamRejectionError(
-            f"Upstream {name} rejects the request: {error}.", upstream=name, reason=str(error)
+            f"Upstream {name} rejects the request: {error}.", upstream=name, reason=str(error), **status
         )
     if isinstance(error, UpstreamBusyError):
         return _busy(name, error)

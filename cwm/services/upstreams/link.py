@@ -31,7 +31,7 @@ _RELIST_SECONDS: Final = 300.0
 # A lost session that lasted this long is reopened at once, without back-off.
 STEADY_SECONDS: Final = 5.0
 # As old may a list be when somebody asks, and so long may that one wait for it to be listed again.
-_FRESH_SECONDS: Final = 5.0
+FRESH_SECONDS: Final = 5.0
 _MOMENT_SECONDS: Final = 0.5
 _MOST_NAMES: Final = 20
 
@@ -256,7 +256,7 @@ class Link:
     async def refresh(self) -> None:
         """Have an old list listed again, if the upstream may have been restarted unnoticed. Waits half a second at most."""
         session = self.session
-        if session is None or session.hears or self.monotonic() - self._listed_at < _FRESH_SECONDS:
+        if session is None or session.hears or self.monotonic() - self._listed_at < FRESH_SECONDS:
             return
         listed = self._listed
         self.doubt()

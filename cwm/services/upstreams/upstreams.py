@@ -346,6 +346,8 @@ class Upstreams:
                 await link.settled()
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         agent, authorization = caller.agent, _authorization(link, caller)
+        if hurried:
+            caller.links.age(link, kind)
         if (fresh := caller.links.fresh_offers(link, kind)) is not None:
             return fresh
 

@@ -17,7 +17,7 @@ from cwm.domain.upstream import Credentials, OfferKind
 from cwm.services.agents.context_manager import state_key
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import CallerOf
-from tests.adapters.upstream.bad_server import BadServer, bad_server, replying
+from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
 from tests.eventually import eventually
 from tests.services.replicas_of import ANN, BOB, Replica, Shared, replica
 from tests.transport.mcp.upstream_hosts import hosted
@@ -109,6 +109,20 @@ async def test_credentials_that_are_refused_say_nothing_of_the_upstream_and_othe
             assert stale.absent == {"bad": "it refuses our credentials (HTTP 401)"}
             assert one.upstreams.health()[0].state is LinkState.READY
             assert await tools(one, await one.caller(None, authorization="Bearer fresh")) == {"bad_do"}
+
+
+async def test_what_one_without_streams_offers_a_caller_after_a_restart_is_there_for_the_next_list() -> None:
+    async def renamed(_: Request, message: dict[str, Any]) -> Response:
+        return JSONResponse(result(message, {"tools": [{"name": "new", "inputSchema": {"type": "object"}}]}))
+
+    shared = Shared()
+    async with bad_server() as server, replica(shared, [server.spec(**OF_CALLERS)]) as one:
+        ann = await one.caller(None, authorization="Bearer a")
+        assert await tools(one, ann) == {"bad_do"}
+        server.on["tools/list"] = renamed
+        assert await tools(one, ann) == {"bad_do"}
+        shared.clock.seconds += 6
+        assert await tools(one, ann) == {"bad_new"}
 
 
 async def test_one_that_is_down_is_away_until_somebody_meets_it() -> None:

@@ -215,12 +215,9 @@ async def test_a_list_ends_when_a_cursor_comes_again(tmp_path: Path, cursor: str
 
 
 async def test_a_list_of_pages_without_items_ends(tmp_path: Path) -> None:
-    pages: list[dict[str, Any]] = [
-        {"tools": [TOOL], "nextCursor": "0"},
-        *({"tools": [], "nextCursor": str(n)} for n in range(1, 50)),
-    ]
+    empty: list[dict[str, Any]] = [{"tools": [], "nextCursor": str(n)} for n in range(1, 50)]
     async with bad_server() as server:
-        server.on["tools/list"] = listing(*pages)
+        server.on["tools/list"] = listing({"tools": [TOOL], "nextCursor": "0"}, *empty)
         async with fronted(tmp_path, server.spec("up")) as (wire, _):
             names, absent = await listed(wire, LEGACY)
         assert "up_go" in names
