@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -144,7 +145,7 @@ def own_uri(upstream: str, exposed: str) -> str | None:
 
 def is_reserved_uri(exposed: str) -> bool:
     """Whether the URI is one of CWM's own, which no upstream can offer."""
-    return _parts(exposed)[1].partition("/")[0] in RESERVED_NAMES
+    return re.split("[/?]", _parts(exposed)[1], maxsplit=1)[0] in RESERVED_NAMES
 
 
 def offers(spec: UpstreamSpec, kind: OfferKind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:

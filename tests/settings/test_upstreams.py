@@ -22,6 +22,7 @@ from cwm.domain.upstream import (
     Selection,
     TokenExchange,
     UpstreamSpec,
+    is_reserved_uri,
 )
 from cwm.settings import SettingsError, load
 from cwm.settings.load import settings_from
@@ -259,6 +260,7 @@ def test_no_upstream_is_named_as_a_host_of_our_own_uris() -> None:
     uris = [*(str(each.uri) for each in resources()), *(each.uri_template for each in templates)]
 
     assert {re.split("[/{]", uri.partition("://")[2])[0] for uri in uris} <= RESERVED_NAMES
+    assert all(is_reserved_uri(uri.replace("{?cursor}", "?cursor=a")) for uri in uris)
 
 
 def test_a_list_of_upstreams_is_refused() -> None:
