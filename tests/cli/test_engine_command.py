@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from cwm.settings import LocalEngine, Storage
+from cwm.stack import proc
 from cwm.stack.commands import Commands
 from cwm.stack.environment import Device, EngineEnvironment
 from cwm.stack.models import model_elsewhere
@@ -96,6 +98,51 @@ def test_the_script_parses_and_has_the_flags_of_cwm_up(tmp_path: Path, device: D
     assert (parsed.returncode, parsed.stderr) == (0, "")
     for argv in of_cwm_up(tmp_path, device).values():
         assert any(line[1:-1] == argv for line in lines), argv
+
+
+def test_the_script_starts_each_program_once_the_one_before_answers_and_stops_all_of_them(
+    tmp_path: Path,
+) -> None:
+    """Programs of the same names stand in for the real ones: they write down their arguments and go on."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("valkey-server", "valkey-cli", "python3", "cwm", "curl"):
+        ends = (
+            "exit 0"
+            if name in {"curl", "valkey-cli"}
+            else 'case "$2" in *warm) exec grep -q api_server started;; esac; exec sleep 600'
+        )
+        (programs / name).write_text(f'#!/bin/sh\necho "$$ {name} $1 $2" >> {tmp_path}/started\n{ends}\n')
+        (programs / name).chmod(0o755)
+    script = printed(tmp_path, "shell", "--device", "cpu")
+
+    with subprocess.Popen(
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        env={"PATH": f"{programs}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        process.terminate()
+        assert process.wait(30) == 130
+    started = [line.split() for line in (tmp_path / "started").read_text().splitlines()]
+
+    assert ready.startswith("The engine is ready. A gateway: CWM_VLLM_URL=http://127.0.0.1:8000 ")
+    order = [" ".join(words[1:4]) for words in started if words[1] in {"valkey-server", "python3"}]
+    assert order[:3] == [
+        "valkey-server --bind 127.0.0.1",
+        "python3 -m lmcache.cli.main",
+        "python3 -m cwm_engine.serve_lmcache",
+    ]
+    assert set(order[3:]) == {"python3 -m vllm.entrypoints.openai.api_server", "python3 -m cwm_engine.warm"}
+    assert order[-1] == "python3 -m cwm_engine.warm"
+    assert len((tmp_path / "kv store" / "kv.keys").read_text().strip()) == 64
+    (valkey,) = [int(words[0]) for words in started if words[1] == "valkey-server"]
+    deadline = time.monotonic() + 30
+    while proc.start_time(valkey) is not None:
+        assert time.monotonic() < deadline, "it goes on"
 
 
 @pytest.mark.parametrize("device", DEVICES)

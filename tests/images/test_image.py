@@ -104,4 +104,4 @@ def test_as_the_first_process_it_hears_sigterm_and_ends_well(image: str) -> None
         docker("kill", "--signal", "TERM", name)
 
         assert docker("wait", name).strip() == "0"
-        assert "Stopped." in docker("logs", name)
+        assert "Stopped." in docker("logs", name, ok=False)

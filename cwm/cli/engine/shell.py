@@ -17,7 +17,9 @@ def as_shell(engine: EnginePrograms) -> str:
         "set -eu",
         "umask 077",
         f"mkdir -p {shlex.join(folders)}",
-        "trap 'trap - TERM; kill 0' INT TERM EXIT",
+        "pids=",
+        "trap 'kill $pids 2>/dev/null' EXIT",
+        "trap 'exit 130' INT TERM",
         f"test -s {key} || od -An -v -tx1 -w32 -N32 /dev/urandom | tr -d ' ' > {key}",
     ]
     for program in engine.programs:
@@ -28,11 +30,13 @@ def as_shell(engine: EnginePrograms) -> str:
 
 def _started(program: Program) -> list[str]:
     assigned = [f"{name}={_quoted(value)} \\" for name, value in program.variables.items()]
-    command = [*assigned, f"{shlex.join(program.argv)} &"]
+    command = [*assigned, f"{shlex.join(program.argv)} &", 'pids="$pids $!"']
     if program.warm_up:
         return [*command, f"until {shlex.join(program.warm_up)}; do sleep 5; done"]
     if program.health:
         return [*command, f"until curl -fsS -o /dev/null {program.health_url}; do sleep 1; done"]
+    if program.probe:
+        return [*command, f"until {shlex.join(program.probe)} > /dev/null; do sleep 1; done"]
     return command
 
 
