@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from cwm.adapters.upstream.exchange import TokenExchanger
-from cwm.domain.errors import UpstreamUnavailableError
+from cwm.domain.errors import UpstreamRejectionError
 from cwm.domain.upstream import Credentials, OfferKind, TokenExchange
 from cwm.ports.upstream import UpstreamAwayError
 from tests.adapters.upstream.bad_server import BadServer, bad_server
@@ -146,7 +146,7 @@ async def test_without_a_token_to_exchange_the_upstream_is_absent_and_is_not_ask
             caller = await one.caller(None, ANN, authorization)
             offering = await one.upstreams.offering(caller, OfferKind.TOOLS)
             assert offering.absent.keys() == {"bad"}
-            with pytest.raises(UpstreamUnavailableError) as raised:
+            with pytest.raises(UpstreamRejectionError) as raised:
                 await one.call(caller, "bad_do")
         assert server.asked == []
         told = f"{caplog.text} {raised.value.as_dict()} {offering.absent} {endpoint.exchange!r} {spec!r}"

@@ -482,6 +482,17 @@ async def test_a_result_with_a_number_that_json_does_not_have_arrives_as_an_erro
         assert "was done" in answer["content"][1]["text"]
 
 
+async def test_words_that_look_like_such_a_number_pass(tmp_path: Path) -> None:
+    async def reply(_: Request, message: dict[str, Any]) -> Response:
+        return JSONResponse(result(message, {"content": [], "structuredContent": {"v": ["NaN", "Infinity"]}}))
+
+    async with bad_server() as server:
+        server.on["tools/call"] = reply
+        async with fronted(tmp_path, server.spec("up")) as (wire, _):
+            answer = (await called(wire, "up_do", '{"word": "NaN"}'))["result"]
+        assert answer["structuredContent"] == {"v": ["NaN", "Infinity"]}
+
+
 @pytest.mark.parametrize(
     ("method", "params", "odd"),
     [
