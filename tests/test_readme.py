@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cwm.cli import readme
 from cwm.cli.demo.outcome import Continuation, DemoResult
 from cwm.settings import load
+from docs.generate import readme
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -110,7 +110,7 @@ def test_the_demo_table_has_the_rows_that_the_demo_prints_and_its_figures_agree(
 
 
 def test_the_generated_tables_are_current() -> None:
-    assert readme.renewed(README) == README, "run .venv/bin/python -m cwm.cli.readme"
+    assert readme.renewed(README) == README, "run .venv/bin/python -m docs.generate.readme"
 
 
 def test_the_settings_that_it_lists_are_the_essential_ones() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, print_json, print_table
-from cwm.cli.gateway_client import (
+from cwm.cli.gateway.client import (
     GatewayAwayError,
     JsonOption,
     ToolRefusedError,
@@ -59,7 +59,7 @@ def reconcile(
 async def _ask(where: str, *, dry_run: bool) -> Any:
     import httpx2
 
-    from cwm.cli.gateway_transport import LastAnswer
+    from cwm.cli.gateway.transport import LastAnswer
 
     last = LastAnswer()
     try:

@@ -17,7 +17,7 @@ from cwm.cli.doctor import doctor
 from cwm.cli.engine import command as engine
 from cwm.cli.migrate import migrate
 from cwm.cli.reconcile import reconcile
-from cwm.cli.room import room
+from cwm.cli.room.command import room
 from cwm.cli.serve import serve
 from cwm.cli.stdio import stdio
 from cwm.cli.up import up

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, USAGE, end_with_json, fail, on_terminal, print_table
-from cwm.cli.gateway_client import JsonOption, UrlOption, call
+from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.windows import print_status
 from cwm.cli.wording import moment
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, end_with_json, print_facts, print_table
-from cwm.cli.gateway_client import JsonOption, UrlOption, call
+from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.wording import comma_list, count, moment, size
 
 app = typer.Typer(

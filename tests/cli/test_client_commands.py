@@ -22,8 +22,8 @@ from threading import Thread
 import httpx2
 import pytest
 
-from cwm.cli.gateway_client import ToolRefusedError, call_tool
-from cwm.cli.retries import repeated, seconds_of
+from cwm.cli.gateway.client import ToolRefusedError, call_tool
+from cwm.cli.gateway.retries import repeated, seconds_of
 from tests.adapters.http.test_sockets import peer
 from tests.certificates import certified
 from tests.cli.command import cwm, environment, refused, serving

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cwm.cli.metrics_table import page
+from docs.generate.metrics import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def test_the_page_of_metrics_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == page(), "make it again: python -m cwm.cli.metrics_table > docs/metrics.md"
+    assert PAGE.read_text() == page(), "make it again: python -m docs.generate.metrics > docs/metrics.md"
 
 
 def test_every_metric_says_what_it_means() -> None:

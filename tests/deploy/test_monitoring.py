@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
-from cwm.cli.room_metrics import RoomMetrics
+from cwm.cli.room.metrics import RoomMetrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "cwm.json"

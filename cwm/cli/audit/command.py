@@ -25,7 +25,7 @@ from cwm.cli.console import (
     print_table,
     run_to_end,
 )
-from cwm.cli.gateway_client import JsonOption
+from cwm.cli.gateway.client import JsonOption
 
 if TYPE_CHECKING:
     from cwm.domain.audit_chain import ChainKeys, Checkpoint

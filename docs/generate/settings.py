@@ -1,4 +1,4 @@
-"""Generates ``docs/settings.md`` from the code: ``python -m cwm.cli.settings_table``."""
+"""Generates ``docs/settings.md`` from the code: ``python -m docs.generate.settings``."""
 
 from __future__ import annotations
 

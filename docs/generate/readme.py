@@ -1,4 +1,4 @@
-"""The parts of README.md that follow from the code: ``python -m cwm.cli.readme`` writes them in place."""
+"""The parts of README.md that follow from the code: ``python -m docs.generate.readme`` writes them in place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 
 import typer
 
-from cwm.cli import settings_table
 from cwm.settings import ENV_PREFIX, GROUPS
 from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
@@ -17,6 +16,7 @@ from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
 from cwm.transport.mcp.contract.windows import window_tools
 from cwm.transport.mcp.results.tools import result_tools
+from docs.generate import settings as settings_page
 
 ESSENTIAL: Final = frozenset(
     {
@@ -75,7 +75,7 @@ def commands() -> str:
 def settings() -> str:
     """The essential settings: variable, default, meaning."""
     rows = (
-        f"| `{ENV_PREFIX}{name.upper()}` | {settings_table.default(spec.default)} | {spec.description} |\n"
+        f"| `{ENV_PREFIX}{name.upper()}` | {settings_page.default(spec.default)} | {spec.description} |\n"
         for group in GROUPS.values()
         for name, spec in group.model_fields.items()
         if name in ESSENTIAL

@@ -1,4 +1,4 @@
-"""Generates ``docs/metrics.md`` from the code: ``python -m cwm.cli.metrics_table``."""
+"""Generates ``docs/metrics.md`` from the code: ``python -m docs.generate.metrics``."""
 
 from __future__ import annotations
 

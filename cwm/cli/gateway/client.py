@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
-from cwm.cli.retries import RetryableError, repeated
+from cwm.cli.gateway.retries import RetryableError, repeated
 
 if TYPE_CHECKING:
     import httpx2
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastmcp.client.progress import ProgressHandler
     from mcp.shared.exceptions import MCPError
 
-    from cwm.cli.gateway_transport import LastAnswer
+    from cwm.cli.gateway.transport import LastAnswer
 
 UrlOption: TypeAlias = Annotated[
     str | None,
@@ -157,7 +157,7 @@ def http_client(
     """
     import httpx2
 
-    from cwm.cli.gateway_transport import NotedTransport
+    from cwm.cli.gateway.transport import NotedTransport
 
     return httpx2.AsyncClient(
         headers=headers,
@@ -207,7 +207,7 @@ async def call_tool(
     from fastmcp.client.transports import StreamableHttpTransport
     from mcp.shared.exceptions import MCPError
 
-    from cwm.cli.gateway_transport import LastAnswer
+    from cwm.cli.gateway.transport import LastAnswer
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
         if on_piece is not None and message:

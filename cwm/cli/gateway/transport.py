@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import httpx2
 
 from cwm.adapters import certificates
-from cwm.cli.retries import seconds_of
+from cwm.cli.gateway.retries import seconds_of
 
 
 @dataclass(slots=True)

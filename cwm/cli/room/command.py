@@ -34,7 +34,7 @@ def room(
     settings = load_settings(upstreams=False)
 
     async def work(_: Interrupts) -> None:
-        from cwm.cli.room_metrics import serving
+        from cwm.cli.room.metrics import serving
         from cwm.cli.serve import log_as
         from cwm.cli.up import log
         from cwm.stack.errors import StackError

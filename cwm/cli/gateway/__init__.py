@@ -1,0 +1,1 @@
+"""How commands reach a gateway: as an MCP client that repeats what cannot be answered now."""

@@ -1,0 +1,1 @@
+"""``cwm room``: makes room in the tiers, and tells how it goes."""
