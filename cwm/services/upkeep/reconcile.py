@@ -96,7 +96,8 @@ class Reconcile:
     async def _woken(self, seconds: float) -> bool:
         """Sleep for at most ``seconds``; True if :meth:`soon` was called before."""
         try:
-            await asyncio.wait_for(self._due.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._due.wait()
         except TimeoutError:
             return False
         self._due.clear()

@@ -169,6 +169,18 @@ async def test_a_gateway_that_does_not_lead_sleeps_also_when_something_was_lost(
     assert len(follower.beats) == 2
 
 
+async def test_a_gateway_that_is_stopped_while_it_is_woken_stops(sqlite: Database) -> None:
+    reconcile, follower = following(sqlite, fails=True)
+    task = asyncio.create_task(reconcile.run(60.0))
+    await asyncio.wait_for(follower.beaten.wait(), 10)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    reconcile.soon()
+    task.cancel()
+    await asyncio.wait({task}, timeout=10)
+    assert task.cancelled()
+
+
 async def test_a_gateway_goes_on_saying_that_it_lives_whatever_fails(sqlite: Database) -> None:
     reconcile, follower = following(sqlite, fails=True)
     async with running(reconcile):
