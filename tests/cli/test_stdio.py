@@ -128,7 +128,7 @@ async def test_a_client_of_either_era_lists_and_calls_and_leaves_no_process(
     tools = getattr(listed, "tools", listed)
 
     assert {tool.name for tool in tools} == TOOLS
-    assert called.structured_content == {"success": True, "sessions": [], "count": 0}
+    assert called.structured_content == {"success": True, "sessions": [], "count": 0, "has_more": False}
     assert {str(one.uri) for one in getattr(resources, "resources", resources)} >= {"cwm://windows"}
     assert children() == before
 

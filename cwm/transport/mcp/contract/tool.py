@@ -72,15 +72,15 @@ def tool(
 ) -> FunctionTool:
     """Publish ``function`` under its own name, with its docstring as description and ``output`` as result type.
 
-    Its example is in ``EXAMPLES``.
+    Its example is in ``EXAMPLES``; a benchmark's tool has none.
     """
-    example = EXAMPLES[function.__name__]
+    example = EXAMPLES.get(function.__name__)
     with _documented_by_us(function) as description:
         function_tool = CodedTool.from_function(
             function,
             title=title,
             description=description,
-            output_schema={**output_schema(output), "examples": [example.answer]},
+            output_schema={**output_schema(output), **({"examples": [example.answer]} if example else {})},
             annotations=ToolAnnotations(
                 title=title,
                 read_only_hint=read_only,
@@ -89,10 +89,9 @@ def tool(
                 open_world_hint=False,
             ),
         )
-    function_tool.parameters = {
-        **input_schema(function_tool.parameters),
-        "examples": [example.arguments],
-    }
+    function_tool.parameters = input_schema(function_tool.parameters)
+    if example:
+        function_tool.parameters["examples"] = [example.arguments]
     return function_tool
 
 
