@@ -106,15 +106,18 @@ def test_the_script_starts_each_program_once_the_one_before_answers_and_stops_al
     """Programs of the same names stand in for the real ones: they write down their arguments and go on."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    begins = 'case "$2" in *warm) grep -q api_server started || exit 1;; esac'
+    ready_once = {
+        "valkey-cli": "valkey-server",
+        "*:9300/*": "lmcache.cli.main",
+        "*:8081/*": "serve_lmcache",
+        "*warm": "api_server",
+    }
+    cases = "".join(f"{sign}) grep -q {part} started || exit 1;; " for sign, part in ready_once.items())
     for name in ("valkey-server", "valkey-cli", "python3", "cwm", "curl"):
-        ends = (
-            "exit 0"
-            if name in {"curl", "valkey-cli"}
-            else 'case "$2" in *warm) exit 0;; esac; exec sleep 600'
-        )
+        asks = f'for each in {name} "$@"; do case "$each" in {cases}esac; done'
         line = f'echo "$$ {name} $1 $2" >> {tmp_path}/started'
-        (programs / name).write_text(f"#!/bin/sh\n{begins}\n{line}\n{ends}\n")
+        ends = f'case "{name} $2" in curl*|valkey-cli*|*warm) exit 0;; esac; exec sleep 600'
+        (programs / name).write_text(f"#!/bin/sh\n{asks}\n{line}\n{ends}\n")
         (programs / name).chmod(0o755)
     script = printed(tmp_path, "shell", "--device", "cpu")
 
