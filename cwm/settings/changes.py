@@ -73,10 +73,10 @@ def _texts(before: Any, after: Any) -> tuple[str, str]:
     if not is_dataclass(before) or not is_dataclass(after):
         return _text(before), _text(after)
     names = [each.name for each in fields(before) if getattr(before, each.name) != getattr(after, each.name)]
-    shown = {each.name for each in fields(before) if each.repr}
+    printable = {each.name for each in fields(before) if each.repr}
     return (
-        _joined({name: getattr(before, name) if name in shown else MASK for name in names}),
-        _joined({name: getattr(after, name) if name in shown else MASK for name in names}),
+        _joined({name: getattr(before, name) if name in printable else MASK for name in names}),
+        _joined({name: getattr(after, name) if name in printable else MASK for name in names}),
     )
 
 

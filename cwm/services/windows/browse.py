@@ -129,10 +129,10 @@ class Browse:
             raise InvalidParameterError(f"limit is 1 to {MAX_PAGE}.", limit=query.limit)
         if cursor is not None:
             query = replace(query, after=(await self._claim(principal, cursor)).require_sessions(query))
-        found = await self.registry.sessions(principal.tenant, replace(query, limit=query.limit + 1))
-        page = found[: query.limit]
+        sessions = await self.registry.sessions(principal.tenant, replace(query, limit=query.limit + 1))
+        page = sessions[: query.limit]
         next_cursor = None
-        if len(found) > query.limit:
+        if len(sessions) > query.limit:
             mark = SessionMark(page[-1].created_at, page[-1].id)
             next_cursor = self.cursors.make(mark, principal, query, self._expires_at())
         return SessionPage(page, next_cursor)
