@@ -1,0 +1,85 @@
+"""Turns: requests to the model and their answers, which make a session a tree.
+
+A turn is recorded once, under its parent, and never changes. Its context is the token ids of its prompt and answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from cwm.domain.prefix import TokenIds
+
+
+class TurnState(StrEnum):
+    """Whether the answer of a turn is still awaited or recorded."""
+
+    ASKED = "asked"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Digests of a request's system text and of its tools; empty where it has none. They tell agents of one session apart."""
+
+    system: str = ""
+    tools: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The record of a turn. Token counts are positions in its context.
+
+    ``number`` orders the turns of a session by when they were asked. The turn leaves ``parent`` at ``parent_at``:
+    its first ``parent_at`` tokens are its parent's. A turn without a parent begins at 0. ``prompt_tokens`` is where the
+    answer begins and ``total_tokens`` where it ends; ``prompt_digest`` and ``digest`` are those of the token ids up to
+    there. Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
+    when it ended. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
+    """
+
+    tenant: str
+    session_id: str
+    id: str
+    author: str
+    asked_at: datetime
+    number: int = 0
+    state: TurnState = TurnState.ASKED
+    holder: str = ""
+    client: str = ""
+    profile: Profile = field(default_factory=Profile)
+    parent: str | None = None
+    parent_at: int = 0
+    parent_messages: int = 0
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    prompt_digest: str = ""
+    digest: str = ""
+    main: bool = False
+    cached_tokens: int | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as the client sent or got it. ``digest`` names its content; transport marks do not count."""
+
+    digest: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnParts:
+    """What a turn adds to its parent: the token ids behind ``parent_at`` and the messages behind ``parent_messages``."""
+
+    token_ids: TokenIds
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnQuery:
+    """At most ``limit`` turns of a session, the newest first, from before ``before`` on (None: from the newest)."""
+
+    limit: int = 50
+    before: int | None = None

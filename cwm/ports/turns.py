@@ -1,0 +1,56 @@
+"""The durable record of turns.
+
+Every method takes a tenant and answers only about that tenant. Each call is one transaction. Errors are those of the
+registry: CWM-4001 (writing), CWM-4002 (reading), CWM-4004 for damaged tokens or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from cwm.domain.prefix import TokenIds
+from cwm.domain.session import Session
+from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery
+
+
+class TurnRecords(Protocol):
+    async def begin_turn(self, turn: Turn, session_created_at: datetime) -> Turn | None:
+        """Record that a turn is asked now, and mark its session as used at ``turn.asked_at``.
+
+        Returns the turn with its number and the registry's holder. None, and nothing changed, when the session is not
+        live or not the one created at ``session_created_at``.
+        """
+
+    async def end_turn(
+        self,
+        turn: Turn,
+        parts: TurnParts,
+        metadata: Mapping[str, Any] | None = None,
+        revision: int | None = None,
+    ) -> Session | None:
+        """Record the answer of an asked turn, and return its session.
+
+        A ``main`` turn becomes the session's current one, with this ``metadata`` of the session if given: the session
+        becomes active and its revision grows by one. If a turn that was asked later is current already, the session
+        stays and the turn is recorded as not ``main``. Returns None, and forgets the turn, when the session is
+        no longer live, no longer the one the turn was asked in, or, if given, no longer at ``revision``.
+        """
+
+    async def drop_turn(self, turn: Turn) -> None:
+        """Forget an asked turn that left no answer. Nothing changes if it ended."""
+
+    async def turn(self, tenant: str, turn_id: str) -> Turn | None: ...
+
+    async def current_turn(self, tenant: str, session_id: str) -> Turn | None:
+        """The turn whose context is the session's; None before the first, and for an unknown session."""
+
+    async def turns(self, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:
+        """Turns of a session in any state, the newest first."""
+
+    async def turn_tokens(self, turn: Turn) -> TokenIds:
+        """The exact token ids of an ended turn's context, from position 0. CWM-4004."""
+
+    async def turn_messages(self, turn: Turn) -> list[Message]:
+        """The messages of an ended turn's context, oldest first: its prompt's, then its answer. CWM-4004."""
