@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cwm.cli import context, keys, sessions, upstreams, windows
+from cwm.cli import context, keys, sessions, turns, upstreams, windows
 from cwm.cli.audit import command as audit
 from cwm.cli.console import fail, lines_into_log
 from cwm.cli.demo.command import demo
@@ -85,3 +85,4 @@ app.add_typer(bench.app, name="bench", rich_help_panel=_LOOK)
 app.add_typer(context.app, name="context", rich_help_panel=_LOOK)
 app.add_typer(windows.app, name="windows", rich_help_panel=_CLIENT)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=_CLIENT)
+app.add_typer(turns.app, name="turns", rich_help_panel=_CLIENT)

@@ -97,6 +97,13 @@ def freeze(
         typer.Option(help="Whether its blocks are kept in any case, or only its tokens."),
     ] = None,
     ttl: Ttl = None,
+    turn: Annotated[
+        str | None,
+        typer.Option(help="A turn of `cwm turns log` instead of the current one; the session goes on."),
+    ] = None,
+    keep_session: Annotated[
+        bool, typer.Option("--keep-session", help="Let the session go on; default: it takes no more turns.")
+    ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -113,6 +120,8 @@ def freeze(
             "canary": canary,
             "retention": retention,
             "ttl_seconds": ttl,
+            "turn": turn,
+            "keep_session": keep_session or None,
         },
     )
     end_with_json(answer, as_json=as_json)

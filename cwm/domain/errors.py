@@ -113,6 +113,12 @@ class SnapshotNotFoundError(CwmError):
     code, kind = "CWM-2006", ErrorKind.NOT_FOUND
 
 
+class TurnNotFoundError(CwmError):
+    """The turn does not exist, has no answer yet, or is of another session."""
+
+    code, kind = "CWM-2007", ErrorKind.NOT_FOUND
+
+
 class SessionAlreadyExistsError(CwmError):
     code, kind = "CWM-3001", ErrorKind.CONFLICT
 
@@ -153,6 +159,12 @@ class ContextConflictError(CwmError):
     """The key is immutable, or not at the version that the write expects; nothing was written."""
 
     code, kind = "CWM-3007", ErrorKind.CONFLICT
+
+
+class UnrelatedTurnError(CwmError):
+    """The request shares nothing with the window that its session was thawed from; the session was not changed."""
+
+    code, kind = "CWM-3008", ErrorKind.CONFLICT
 
 
 class StorageWriteError(CwmError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
 
 TokenIds: TypeAlias = tuple[int, ...]
@@ -32,12 +32,25 @@ def digest_of_packed(packed: bytes) -> str:
     return hashlib.sha256(packed).hexdigest()
 
 
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+def digests_at(token_ids: Sequence[int], lengths: Collection[int]) -> dict[int, str]:
+    """The digests of the first n ids, for each n of ``lengths`` that the ids reach. One pass serves all."""
+    packed, running, start, digests = memoryview(pack(token_ids)), hashlib.sha256(), 0, {}
+    for length in sorted(length for length in set(lengths) if length <= len(token_ids)):
+        running.update(packed[start * TOKEN_BYTES : length * TOKEN_BYTES])
+        digests[length], start = running.hexdigest(), length
+    return digests
+
+
+def common_length(a: TokenIds, b: TokenIds) -> int:
     """How many leading tokens two sequences share."""
-    for index, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return index
-    return min(len(a), len(b))
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def full_chunks(token_count: int, chunk_size: int) -> int:

@@ -35,7 +35,8 @@ class Turn:
     ``number`` orders the turns of a session by when they were asked. The turn leaves ``parent`` at ``parent_at``:
     its first ``parent_at`` tokens are its parent's. A turn without a parent begins at 0. ``prompt_tokens`` is where the
     answer begins and ``total_tokens`` where it ends; ``prompt_digest`` and ``digest`` are those of the token ids up to
-    there. Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
+    there. It ``continues`` its parent when it leaves it at or behind the end of the parent's prompt; else it branches off.
+    Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
     when it ended. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
     """
 
@@ -56,6 +57,7 @@ class Turn:
     total_tokens: int = 0
     prompt_digest: str = ""
     digest: str = ""
+    continues: bool = False
     main: bool = False
     cached_tokens: int | None = None
     ended_at: datetime | None = None

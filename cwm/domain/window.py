@@ -51,7 +51,7 @@ class Window:
     ``cache_salt`` and ``identity`` say under which salt and by which engine its chunks were stored;
     ``parent_window`` is the window that it was cloned or continued from, ``branch_token`` the token at which.
     ``pinned`` says that the window owns one pin on its prefix; it is deleted at ``expires_at``; ``proven_at`` is
-    when all its chunks were last read back.
+    when all its chunks were last read back. ``turn_id`` is the turn of ``session_id`` whose context it is.
     """
 
     tenant: str
@@ -80,6 +80,7 @@ class Window:
     retention: Retention = Retention.GUARANTEED
     expires_at: datetime | None = None
     proven_at: datetime | None = None
+    turn_id: str | None = None
 
     @property
     def stored_tier(self) -> Tier | None:

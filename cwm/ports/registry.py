@@ -66,10 +66,15 @@ class Registry(Protocol):
     # sessions
 
     async def add_session(
-        self, session: Session, token_ids: Sequence[int], intent_id: str | None = None
+        self,
+        session: Session,
+        token_ids: Sequence[int],
+        intent_id: str | None = None,
+        source_turn: str | None = None,
     ) -> Session:
         """Create a session and end the intent that it fulfils. CWM-3001 when the id is taken, in any state.
 
+        Token ids become its first turn, with the messages and the profile of ``source_turn`` if that is still recorded.
         Returns the session as created: in the current salt scope, unless it was thawed.
         """
 
@@ -135,11 +140,12 @@ class Registry(Protocol):
         self,
         window: Window,
         token_ids: Sequence[int],
-        session_revision: int,
+        session_revision: int | None,
         session_created_at: datetime | None = None,
     ) -> Intent:
         """Add the window (pending) and its snapshot, and mark its session as frozen; an expired session stays expired.
 
+        With no ``session_revision`` the session stays as it is, in any state.
         CWM-3003 when the name is taken. CWM-3002 when the session changed since ``session_revision``, left its salt
         scope, or, if ``session_created_at`` is given, was not created then. The snapshot id is the digest of the
         token ids; windows with equal ids share it.
@@ -167,9 +173,9 @@ class Registry(Protocol):
         """
 
     async def undo_freeze(
-        self, window: Window, session_state: SessionState, debt: Debt | None = None
+        self, window: Window, session_state: SessionState | None, debt: Debt | None = None
     ) -> Intent | None:
-        """Remove a pending window and return its session to ``session_state``, in the current salt scope.
+        """Remove a pending window and return its session to ``session_state`` (None: it stays), in the current salt scope.
 
         None when the window is durable, has been replaced, or is under another salt.
         """

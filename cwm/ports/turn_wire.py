@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from cwm.domain.prefix import TokenIds
 
@@ -44,6 +44,12 @@ class TurnAnswer(Protocol):
 
         None when they are unknown.
         """
+
+    def prompt_tokens(self) -> int:
+        """How many of :meth:`token_ids` are the prompt's."""
+
+    def message(self) -> Mapping[str, Any] | None:
+        """The answer so far as a message; None if nothing was generated or it is too large to read."""
 
     def usage(self) -> PromptUsage | None: ...
 

@@ -52,5 +52,8 @@ class TurnRecords(Protocol):
     async def turn_tokens(self, turn: Turn) -> TokenIds:
         """The exact token ids of an ended turn's context, from position 0. CWM-4004."""
 
+    async def message_digests(self, turn: Turn) -> tuple[str, ...]:
+        """The digests of :meth:`turn_messages`."""
+
     async def turn_messages(self, turn: Turn) -> list[Message]:
         """The messages of an ended turn's context, oldest first: its prompt's, then its answer. CWM-4004."""

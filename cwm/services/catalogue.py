@@ -14,6 +14,7 @@ from cwm.services.results.results import Results
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.turns.generate import Generate
+from cwm.services.turns.history import History
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
@@ -25,6 +26,7 @@ from cwm.services.windows.thaw import Thaw
 class Services:
     open_session: OpenSession
     generate: Generate
+    history: History
     freeze: Freeze
     thaw: Thaw
     clone: Clone

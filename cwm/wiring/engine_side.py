@@ -22,6 +22,7 @@ from cwm.services.kv.verify import Verify
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.pass_through import PassThrough
@@ -76,7 +77,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         session_kept=retention.session_kept_seconds,
         auto_freeze=retention.auto_freeze,
     )
-    turns = Turns(registry=registry, audit=base.audit, clock=clock, touch_after=policy.touch_after)
+    turns = Turns(records=registry, audit=base.audit, clock=clock)
     scopes = SaltScopes(registry=registry, clock=clock)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     verify = Verify(
@@ -124,7 +125,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             clock=clock,
             timeout_seconds=settings.engine.store_timeout_seconds,
         ),
-        turns=turns,
+        current=Current(registry, replicas),
         journal=journal,
         clock=clock,
         verify=verify,

@@ -10,6 +10,7 @@ from cwm.adapters.telemetry.logging import set_level
 from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
 from cwm.services.health.inspect import Inspect
+from cwm.services.turns.history import History
 from cwm.settings import Settings
 from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
 from cwm.wiring.engine_side import EngineSide, build_engine_side
@@ -90,6 +91,7 @@ def build_parts(settings: Settings) -> Parts:
     services = Services(
         open_session=engine_side.open_session,
         generate=engine_side.generate,
+        history=History(base.registry),
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,
         clone=engine_side.clone,

@@ -41,6 +41,7 @@ from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.turns import Turns
@@ -206,7 +207,7 @@ def gateway(
     replicas = Replicas(leases=SqlLeases(database), me=name, has_ended=has_ended)
     directory = EngineDirectory(served, kv_tier, secret=b"a test's secret", weights_digest="")
     journal = Journal(audit=audit, clock=clock, meter=meter, changes=InProcessChanges())
-    turns = Turns(registry=registry, audit=audit, clock=clock, touch_after=policy.touch_after)
+    turns = Turns(records=registry, audit=audit, clock=clock)
     scopes = SaltScopes(registry=registry, clock=clock)
     verify = Verify(engine=served, token_count=4, tolerance=0.1)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
@@ -254,7 +255,7 @@ def gateway(
         kv_tier=kv_tier,
         directory=directory,
         store=store,
-        turns=turns,
+        current=Current(registry, replicas, patience_seconds=0),
         journal=journal,
         clock=clock,
         verify=verify,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from cwm.background import BackgroundTasks
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
+from cwm.domain.messages import message_of, profile_of
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -22,7 +23,8 @@ from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
 from cwm.services.turns.grow import Grow, Template, template_from, template_of
-from cwm.services.turns.turns import Turn, Turns
+from cwm.services.turns.placement import Said
+from cwm.services.turns.turns import Answered, RunningTurn, Turns
 
 OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
 
@@ -127,7 +129,7 @@ class Generate:
             if session is None:
                 raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
             details.update(of_another(principal, session.owner))
-            await in_flight.continues(session)
+            session.require_live("a turn")
             await self.limits.require_tokens(principal)
             generated = await self._turn(principal, session, turn, in_flight, caller)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
@@ -138,7 +140,7 @@ class Generate:
         principal: Principal,
         session: Session,
         turn: TurnInput,
-        in_flight: Turn,
+        in_flight: RunningTurn,
         caller: _Caller,
     ) -> Generated:
         identity = await self.directory.identity(session.model)
@@ -162,6 +164,7 @@ class Generate:
             weights=identity.weights_digest,
         )
         metadata = {**session.metadata, **template.as_metadata()}
+        await in_flight.ask(session, await self._said(session, turn, template))
         answer = await self._run(principal, session, generation, metadata, in_flight, caller)
         self.reuse.turn(principal.tenant, answer.prompt_tokens, answer.cached_tokens)
         return Generated(
@@ -173,6 +176,15 @@ class Generate:
             completion_tokens=len(answer.token_ids),
             cached_tokens=answer.cached_tokens,
         )
+
+    async def _said(self, session: Session, turn: TurnInput, template: Template) -> Said:
+        """What the turn adds, and whose line it goes on with: that of the current turn."""
+        content = turn.messages or [{"role": "prompt", "content": turn.text}]
+        messages = tuple(message_of(message) for message in content)
+        current = await self.registry.current_turn(session.tenant, session.id)
+        if current is not None:
+            return Said(messages, current.profile, whole=False)
+        return Said(messages, profile_of(turn.messages, template.options.get("tools")))
 
     def _template(self, session: Session, context: TokenIds, turn: TurnInput) -> Template:
         """The template of the first turn, which renders every later turn too."""
@@ -196,7 +208,7 @@ class Generate:
         session: Session,
         generation: Generation,
         metadata: dict[str, Any],
-        in_flight: Turn,
+        in_flight: RunningTurn,
         caller: _Caller,
     ) -> _StreamedAnswer:
         """Stream the answer and record what was received, also if the engine dies half-way.
@@ -223,11 +235,15 @@ class Generate:
                 answer.prompt_tokens = answer.prompt_tokens or len(generation.token_ids)
             await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
-                token_ids = generation.token_ids + tuple(answer.token_ids)
-                session_after = await in_flight.record(token_ids, metadata, revision=session.revision)
-                recorded = session_after is not None
+                answered = Answered(
+                    generation.token_ids + tuple(answer.token_ids),
+                    len(generation.token_ids),
+                    message_of({"role": "assistant", "content": "".join(answer.texts)}),
+                    answer.cached_tokens,
+                )
+                recorded = await in_flight.record(answered, metadata, revision=session.revision) is not None
                 if recorded and engine_error is not None:
-                    engine_error.recorded = len(token_ids)
+                    engine_error.recorded = len(answered.token_ids)
         if not recorded:
             raise SessionNotActiveError(
                 f"Session '{session.id}' moved on or is no longer active: the turn is no part of it. "

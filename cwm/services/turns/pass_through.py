@@ -12,10 +12,16 @@ from uuid import uuid4
 
 from cwm.background import BackgroundTasks
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.errors import CwmError, InvalidParameterError, SessionAlreadyExistsError
+from cwm.domain.errors import (
+    CwmError,
+    InvalidParameterError,
+    SessionAlreadyExistsError,
+    UnrelatedTurnError,
+)
+from cwm.domain.messages import message_of
 from cwm.domain.names import require_session_id
 from cwm.domain.principal import Principal
-from cwm.domain.session import Session
+from cwm.domain.session import Session, SessionState
 from cwm.ports.engine import Engine
 from cwm.ports.registry import Registry
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
@@ -27,7 +33,8 @@ from cwm.services.kv.reuse import Reuse
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
-from cwm.services.turns.turns import Turn, Turns
+from cwm.services.turns.placement import Said
+from cwm.services.turns.turns import Answered, RunningTurn, Turns
 
 _REQUEST_ID: Final = "x-request-id"
 _CLIENT_ID_CHARS: Final = 64
@@ -35,23 +42,31 @@ _CLIENT_ID_CHARS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A request as received. ``path`` includes the query; header names are in lower case; ``left`` is set when its client leaves."""
+    """A request as received. ``path`` includes the query; header names are in lower case; ``left`` is set when its client leaves.
+
+    ``branch`` is ``new`` for a turn that is no part of its session's conversation.
+    """
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
     session_id: str | None = None
+    branch: str | None = None
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request."""
+    """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request.
+
+    ``turn_id``: of a turn that is recorded.
+    """
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     streamed: bool
+    turn_id: str | None
     _exchange: Exchange
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -91,7 +106,7 @@ class PassThrough:
                 request.require_recordable()
                 session_id = await self._session_id(principal, incoming.session_id)
                 turn = scope.enter_context(self.turns.begin(principal, session_id))
-                outbound = await self._admit_to_session(principal, incoming.session_id, request, turn)
+                outbound = await self._admit_to_session(principal, incoming, request, turn)
             return await self._start(incoming, outbound, scope.pop_all(), principal)
 
     async def relay(self, incoming: ClientRequest) -> EngineAnswer:
@@ -134,15 +149,16 @@ class PassThrough:
         )
 
     async def _admit_to_session(
-        self, principal: Principal, session_id: str, request: TurnRequest, turn: Turn
+        self, principal: Principal, incoming: ClientRequest, request: TurnRequest, turn: RunningTurn
     ) -> _Outbound:
+        session_id = incoming.session_id or ""
         session = await self.registry.session(principal.tenant, session_id)
         identity = await self._served(request.model)
         if session is None:
             if identity is None:
                 return await self._admit(principal, request)
             session = await self._open(principal, session_id, identity.model)
-        await turn.continues(session)
+        session.require_live("a turn")
         if identity is None or identity.model != session.model:
             raise InvalidParameterError(
                 f"Session '{session_id}' was begun with the model '{session.model}' and keeps it.",
@@ -152,6 +168,10 @@ class PassThrough:
             )
         _require_room(request, identity)
         await self._note_special_tokens(principal, session, request)
+        said = Said(request.messages(), request.profile(), apart=_apart(incoming.branch))
+        if not said.apart:
+            await self._require_related(session, said)
+        await turn.ask(session, said)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
         return _Outbound(
             request,
@@ -160,6 +180,21 @@ class PassThrough:
             ids_requested=True,
             abortable=self.directory.survives_aborts(identity),
         )
+
+    async def _require_related(self, session: Session, said: Said) -> None:
+        """Refuse the first request to a thawed session that has none of the window's messages: it would not see the window."""
+        if session.state is not SessionState.THAWED or not said.messages or said.answers:
+            return
+        current = await self.registry.current_turn(session.tenant, session.id)
+        known = () if current is None else await self.registry.message_digests(current)
+        if not any(message.digest in known for message in said.messages):
+            raise UnrelatedTurnError(
+                f"Session '{session.id}' was thawed from window '{session.thawed_from}', and the request has none of "
+                "its messages: the model would not see the window. Send the whole conversation, take the turn with "
+                "session_generate, which needs only what is new, or set the header 'CWM-Branch: new' to ask apart from it.",
+                session_id=session.id,
+                window_name=session.thawed_from,
+            )
 
     def _requests_ids(self, request: TurnRequest) -> bool:
         """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.
@@ -230,18 +265,23 @@ class PassThrough:
             settle,
             departure,
         )
-        task = self._running.start(self._run(exchange, outbound.request, incoming.session_id))
+        turn_id = outbound.turn and outbound.turn.id
+        task = self._running.start(self._run(exchange, outbound, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
-        return EngineAnswer(head.status, head.headers, head.streamed, exchange)
+        return EngineAnswer(head.status, head.headers, head.streamed, turn_id, exchange)
 
-    async def _run(self, exchange: Exchange, request: TurnRequest, session_id: str | None) -> None:
-        with (
-            suppress(CwmError),
-            _traced(self.journal.tracer, request, session_id),
-            self.journal.meter.operation("pass_through"),
-        ):
-            await exchange.run()
+    async def _run(self, exchange: Exchange, outbound: _Outbound, session_id: str | None) -> None:
+        try:
+            with (
+                suppress(CwmError),
+                _traced(self.journal.tracer, outbound.request, session_id),
+                self.journal.meter.operation("pass_through"),
+            ):
+                await exchange.run()
+        finally:
+            if outbound.turn is not None:
+                await outbound.turn.close()
 
     async def _settle(
         self, outbound: _Outbound, head: Head, answer: TurnAnswer, principal: Principal | None
@@ -259,9 +299,11 @@ class PassThrough:
             )
         if outbound.turn is None:
             return
-        token_ids = answer.token_ids()
+        token_ids, content = answer.token_ids(), answer.message()
         if token_ids is not None:
-            await outbound.turn.record(token_ids)
+            message = None if content is None else message_of(content)
+            cached = None if usage is None else usage.cached_tokens
+            await outbound.turn.record(Answered(token_ids, answer.prompt_tokens(), message, cached))
         elif answer.begun or not head.streamed:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
 
@@ -276,7 +318,7 @@ class _Outbound:
 
     request: TurnRequest
     body: bytes
-    turn: Turn | None = None
+    turn: RunningTurn | None = None
     ids_requested: bool = False
     abortable: bool = False
 
@@ -305,6 +347,12 @@ def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> Abs
     if (conversation := named(session_id)) is not None:
         ids_requested["gen_ai.conversation.id"] = conversation
     return tracer.span(operation if model is None else f"{operation} {model}", SpanKind.CLIENT, ids_requested)
+
+
+def _apart(branch: str | None) -> bool:
+    if branch not in {None, "new"}:
+        raise InvalidParameterError("The header CWM-Branch has one value: new.", field="CWM-Branch")
+    return branch == "new"
 
 
 def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:

@@ -1,22 +1,26 @@
-"""Turns: counts the turns in flight of each session in this process, and records what a turn adds."""
+"""Turns: the turns in flight of each session in this process, and the record of each turn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from cwm.domain.audit import AuditEvent, Severity
-from cwm.domain.errors import SessionNotActiveError
+from cwm.domain.errors import CwmError, SessionNotActiveError
+from cwm.domain.origin import ORIGIN
+from cwm.domain.prefix import TokenIds, digests_at
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
+from cwm.domain.turn import Message, Turn, TurnParts
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
-from cwm.ports.registry import Registry
+from cwm.ports.turns import TurnRecords
+from cwm.services.turns.placement import Placement, Said
 
 _Key: TypeAlias = tuple[str, str]
 
@@ -30,13 +34,20 @@ class _Lock:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """``touch_after``: a turn of a session that was idle for longer updates its time stamp at once; None: never."""
+class Answered:
+    """How a turn ended: the token ids of prompt and answer, where the answer begins, and the answer as a message."""
 
-    registry: Registry
+    token_ids: TokenIds
+    prompt_tokens: int
+    message: Message | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    records: TurnRecords
     audit: AuditLog
     clock: Clock
-    touch_after: timedelta | None = None
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
 
@@ -49,21 +60,25 @@ class Turns:
         return self._running[tenant, session_id] > 0
 
     @contextmanager
-    def begin(self, principal: Principal, session_id: str) -> Iterator[Turn]:
-        """A turn with a complete prompt. Several may run at once; the one that ends last is the session's context."""
+    def begin(self, principal: Principal, session_id: str) -> Iterator[RunningTurn]:
+        """A turn with a complete prompt. Several may run at once: they are ordered by when they were asked."""
         with self._counted((principal.tenant, session_id)):
-            yield Turn(self, principal, session_id)
+            yield RunningTurn(self, principal, session_id)
 
     @asynccontextmanager
-    async def exclusive(self, principal: Principal, session_id: str) -> AsyncIterator[Turn]:
-        """A turn that continues the recorded context. Only one runs at a time in a session."""
+    async def exclusive(self, principal: Principal, session_id: str) -> AsyncIterator[RunningTurn]:
+        """A turn that continues the current one. Only one runs at a time in a session."""
         key = (principal.tenant, session_id)
         session_lock = self._locks.setdefault(key, _Lock())
         session_lock.users += 1
         try:
             async with session_lock.lock:
                 with self._counted(key):
-                    yield Turn(self, principal, session_id)
+                    turn = RunningTurn(self, principal, session_id)
+                    try:
+                        yield turn
+                    finally:
+                        await turn.close()
         finally:
             session_lock.users -= 1
             if not session_lock.users:
@@ -81,23 +96,36 @@ class Turns:
 
 
 @dataclass(slots=True)
-class Turn:
-    """A turn in flight. While it runs its session cannot be frozen."""
+class RunningTurn:
+    """A turn in flight."""
 
     _turns: Turns
     _principal: Principal
     _session_id: str
-    _created_at: datetime | None = None
+    _said: Said = field(default_factory=Said)
+    _asked: Turn | None = None
 
-    async def continues(self, session: Session) -> None:
-        """Start the turn in ``session`` and mark the session as used. CWM-3002 if it is not live."""
+    @property
+    def id(self) -> str | None:
+        """The id of the turn, once it is asked."""
+        return None if self._asked is None else self._asked.id
+
+    async def ask(self, session: Session, said: Said) -> None:
+        """Record that the turn is asked in ``session``. CWM-3002 if the session is not live; CWM-4001."""
         session.require_live("a turn")
-        self._created_at = session.created_at
         turns = self._turns
-        now = turns.clock.now()
-        if turns.touch_after is None or now - session.updated_at < turns.touch_after:
-            return
-        if not await turns.registry.touch_session(session, now):
+        turn = Turn(
+            tenant=session.tenant,
+            session_id=session.id,
+            id=f"turn_{uuid4().hex}",
+            author=self._principal.subject,
+            asked_at=turns.clock.now(),
+            client=ORIGIN.get().user_agent or "",
+            profile=said.profile,
+        )
+        self._said = said
+        self._asked = await turns.records.begin_turn(turn, session.created_at)
+        if self._asked is None:
             raise SessionNotActiveError(
                 f"Session '{session.id}' moved on or is no longer active; look at it and take the turn again.",
                 session_id=session.id,
@@ -105,27 +133,67 @@ class Turn:
 
     async def record(
         self,
-        token_ids: Sequence[int],
+        answered: Answered,
         metadata: Mapping[str, Any] | None = None,
         *,
         revision: int | None = None,
     ) -> Session | None:
-        """Make ``token_ids`` the session's context.
+        """Record the answer under the turn's parent; on the main line it becomes the session's context.
 
         Returns None and writes an audit event if the session was frozen or ended meanwhile, if another session has
         its id now, or if it is no longer at ``revision``. CWM-4001.
         """
-        turns, principal = self._turns, self._principal
-        now = turns.clock.now()
-        session = await turns.registry.record_turn(
-            principal.tenant, self._session_id, token_ids, now, metadata, revision, self._created_at
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return None
+        prompt = answered.token_ids[: answered.prompt_tokens]
+        total = len(answered.token_ids)
+        digests = digests_at(answered.token_ids, (len(prompt), total))
+        turn = replace(
+            asked,
+            prompt_tokens=len(prompt),
+            total_tokens=total,
+            prompt_digest=digests[len(prompt)],
+            digest=digests[total],
+            cached_tokens=answered.cached_tokens,
+            ended_at=self._turns.clock.now(),
         )
+        records = self._turns.records
+        try:
+            parentage = await Placement(records)(turn, prompt, self._said)
+            messages = (*self._said.messages, *((answered.message,) if answered.message else ()))
+            session = await records.end_turn(
+                replace(
+                    turn,
+                    parent=parentage.parent,
+                    parent_at=parentage.parent_at,
+                    parent_messages=parentage.parent_messages,
+                    continues=parentage.continues,
+                    main=parentage.main,
+                ),
+                TurnParts(
+                    answered.token_ids[parentage.parent_at :],
+                    messages[parentage.parent_messages if self._said.whole else 0 :],
+                ),
+                metadata,
+                revision,
+            )
+        except CwmError:
+            self._asked = asked
+            raise
         if session is None:
-            await self.lost("session moved on or no longer live", len(token_ids))
+            await self.lost("session moved on or no longer live", total)
         return session
 
+    async def close(self) -> None:
+        """Forget a turn that left no answer."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            with suppress(CwmError):
+                await self._turns.records.drop_turn(asked)
+
     async def lost(self, reason: str, token_count: int) -> None:
-        """Audit a turn that ran but is not part of the session's context."""
+        """Audit a turn that ran but is not part of the session."""
         await self._turns.audit.record(
             AuditEvent(
                 timestamp=self._turns.clock.now(),

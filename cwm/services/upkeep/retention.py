@@ -34,11 +34,6 @@ class RetentionPolicy:
     session_kept: float
     auto_freeze: bool
 
-    @property
-    def touch_after(self) -> timedelta | None:
-        """Minimum interval between two recorded turn starts: a tenth of the session's lifetime; None if it never expires."""
-        return timedelta(seconds=self.session_ttl / 10) if self.session_ttl else None
-
 
 @dataclass(slots=True)
 class Retain:

@@ -14,13 +14,13 @@ from cwm.domain.errors import (
     ErrorKind,
     SessionNotActiveError,
     SessionNotFoundError,
-    TurnInFlightError,
 )
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.names import require_description, require_session_id, require_tags, require_window_name
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
+from cwm.domain.turn import Turn
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
@@ -33,7 +33,7 @@ from cwm.services.kv.release import Release, debt_of
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify, canary_of
 from cwm.services.replicas import Replicas
-from cwm.services.turns.turns import Turns
+from cwm.services.turns.current import Current
 
 _ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
@@ -54,7 +54,7 @@ class Freeze:
     kv_tier: KvTier
     directory: EngineDirectory
     store: Store
-    turns: Turns
+    current: Current
     journal: Journal
     clock: Clock
     verify: Verify
@@ -75,12 +75,16 @@ class Freeze:
         canary: bool = True,
         retention: Retention = Retention.GUARANTEED,
         ttl_seconds: int | None = None,
+        turn_id: str | None = None,
+        keep_session: bool = False,
     ) -> Frozen:
         """Store the session's context as a window. The session takes no more turns; an expired one stays expired.
 
+        With ``turn_id`` the context is that of an earlier turn or of a branch; then, and with ``keep_session``, the
+        session goes on as it is.
         With ``wait`` the call returns when the window is proven durable. Without it the window is ``pending``, and
         ``window_status`` says when it is durable. With ``canary`` a short continuation is recorded, by which a thaw
-        verifies the KV. CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
+        verifies the KV. CWM-1001/1002/1003, 2001, 2007, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
         """
         started = self.clock.monotonic()
         require_session_id(session_id)
@@ -90,12 +94,15 @@ class Freeze:
         async with self.journal.entry(
             principal, "window_freeze", session_id=session_id, window_name=window_name
         ) as details:
-            session, token_ids = await self._freezable(principal, session_id)
+            keep_session = keep_session or turn_id is not None
+            session, turn = await self._freezable(principal, session_id, turn_id)
+            token_ids = await self.registry.turn_tokens(turn)
             details.update(of_another(principal, session.owner))
             identity = await self._engine(session.model)
             window = self._intent(principal, session, token_ids, identity, window_name)
             window = replace(
                 window,
+                turn_id=turn.id,
                 description=description,
                 tags=tuple(tags),
                 retention=retention,
@@ -103,9 +110,11 @@ class Freeze:
                 pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
             )
             # A caller that disconnects neither stops the freeze nor aborts its request to the engine.
-            task = self._storing.start(self._begin(window, token_ids, session, wait=wait, canary=canary))
+            frozen = None if keep_session else session
+            task = self._storing.start(self._begin(window, token_ids, frozen, wait=wait, canary=canary))
             window = await outlasting(task)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
+            details.update(turn=turn.id, keep_session=keep_session)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         return Frozen(window, elapsed_ms)
 
@@ -162,25 +171,24 @@ class Freeze:
             return await self.directory.identity(model)
         return identity
 
-    async def _freezable(self, principal: Principal, session_id: str) -> tuple[Session, TokenIds]:
+    async def _freezable(
+        self, principal: Principal, session_id: str, turn_id: str | None
+    ) -> tuple[Session, Turn]:
         session = await self.registry.session(principal.tenant, session_id)
         if session is None:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        if turn_id is not None:
+            return session, await self.current.ended(session, turn_id)
         session.require_freezable()
-        if self.turns.in_flight(principal.tenant, session_id):
-            raise TurnInFlightError(
-                f"Session '{session_id}' has a turn in flight; freeze it when the turn has ended.",
-                session_id=session_id,
-                in_flight=True,
-            )
-        token_ids = await self.registry.session_tokens(principal.tenant, session_id)
-        if not token_ids:
+        turn = await self.current(session)
+        if turn is None:
             raise SessionNotActiveError(
                 f"Session '{session_id}' has no tokens yet: there is nothing to freeze.",
                 session_id=session_id,
                 token_count=0,
             )
-        return session, token_ids
+        # A turn may have ended meanwhile.
+        return await self.registry.session(principal.tenant, session_id) or session, turn
 
     def _intent(
         self,
@@ -213,10 +221,14 @@ class Freeze:
         )
 
     async def _begin(
-        self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool, canary: bool
+        self, window: Window, token_ids: TokenIds, session: Session | None, *, wait: bool, canary: bool
     ) -> Window:
-        """Write the intent and act on it, in one task that a disconnecting caller cannot interrupt."""
-        intent = await self.registry.begin_freeze(window, token_ids, session.revision, session.created_at)
+        """Write the intent and act on it, in one task that a disconnecting caller cannot interrupt.
+
+        ``session``: the one to freeze, if any.
+        """
+        revision, created_at = (session.revision, session.created_at) if session else (None, None)
+        intent = await self.registry.begin_freeze(window, token_ids, revision, created_at)
         if wait:
             try:
                 return await self._finish_or_undo(window, token_ids, session, canary=canary)
@@ -227,12 +239,13 @@ class Freeze:
         return window
 
     async def _finish_or_undo(
-        self, window: Window, token_ids: TokenIds, session: Session, *, canary: bool
+        self, window: Window, token_ids: TokenIds, session: Session | None, *, canary: bool
     ) -> Window:
         try:
             return await self._finish(window, token_ids, canary=canary)
         except BaseException:
-            owed = await self.registry.undo_freeze(window, session.state, _pin_of(window, token_ids))
+            state = session.state if session else None
+            owed = await self.registry.undo_freeze(window, state, _pin_of(window, token_ids))
             await self.release.leave(owed)
             raise
 

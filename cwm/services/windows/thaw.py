@@ -345,7 +345,7 @@ class Thaw:
             branch_token=len(token_ids),
             metadata=template.as_metadata(),
         )
-        return await self.registry.add_session(session, token_ids, intent.id)
+        return await self.registry.add_session(session, token_ids, intent.id, window.turn_id)
 
 
 def _session_id_for(window_name: str) -> str:

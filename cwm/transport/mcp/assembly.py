@@ -26,6 +26,7 @@ from cwm.transport.mcp.contract.resources import resource_templates, resources
 from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
 from cwm.transport.mcp.contract.tool import OwnTools
+from cwm.transport.mcp.contract.turns import turn_tools
 from cwm.transport.mcp.contract.windows import window_tools
 from cwm.transport.mcp.listening.handshake_sessions import SessionLayer
 from cwm.transport.mcp.listening.streams import EventStreams
@@ -115,6 +116,7 @@ def build_mcp(
     for own_tool in (
         *window_tools(),
         *session_tools(),
+        *turn_tools(),
         *system_tools(),
         *agent_tools(),
         *context_tools(),

@@ -17,6 +17,7 @@ from cwm.ports.identity import Identity
 from cwm.services.turns.pass_through import ClientRequest, EngineAnswer, PassThrough
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.envelope import (
+    BRANCH_HEADER,
     SESSION_HEADER,
     ClientLeftError,
     body_of,
@@ -98,6 +99,7 @@ class _Turns:
             headers=forwarded(headers),
             body=await body_of(receive),
             session_id=session_id,
+            branch=headers.get(BRANCH_HEADER),
         )
         async with _watching_the_client(request.left, receive):
             answered = await self.pass_through.turn(principal, request)
@@ -145,7 +147,7 @@ async def _watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIt
 
 
 async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> None:
-    headers = returned(answered.headers, session_id)
+    headers = returned(answered.headers, session_id, answered.turn_id)
     if not answered.streamed:
         await _send_body(send, answered, headers)
         return

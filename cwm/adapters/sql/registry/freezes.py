@@ -53,7 +53,7 @@ class FreezeRecords:
         connection: Connection,
         window: Window,
         token_ids: Sequence[int],
-        session_revision: int,
+        session_revision: int | None,
         session_created_at: datetime | None = None,
     ) -> Intent:
         parent_uid = _uid_of_parent(connection, window)
@@ -132,7 +132,7 @@ class FreezeRecords:
         self,
         connection: Connection,
         window: Window,
-        session_state: SessionState,
+        session_state: SessionState | None,
         debt: Debt | None = None,
     ) -> Intent | None:
         """Remove the window and restore its session, if it is still the same window and still pending."""
@@ -143,19 +143,16 @@ class FreezeRecords:
         tenant, window = window.tenant, window_of(row)
         release = owe(connection, window, debt, self.holder, window.created_at)
         remove(connection, window)
-        connection.execute(
-            update(sessions)
-            .where(
-                sessions.c.tenant == tenant,
-                sessions.c.id == window.session_id,
-                sessions.c.state == SessionState.FROZEN.value,
+        if session_state is not None:
+            connection.execute(
+                update(sessions)
+                .where(
+                    sessions.c.tenant == tenant,
+                    sessions.c.id == window.session_id,
+                    sessions.c.state == SessionState.FROZEN.value,
+                )
+                .values(state=session_state.value, frozen_at=None, salt_scope=salt_scope)
             )
-            .values(
-                state=session_state.value,
-                frozen_at=None,
-                salt_scope=salt_scope,
-            )
-        )
         window_terms.count(connection, window, -1)
         return release
 
@@ -207,17 +204,22 @@ class FreezeRecords:
 
 
 def _freeze_session(
-    connection: Connection, window: Window, revision: int, created_at: datetime | None
+    connection: Connection, window: Window, revision: int | None, created_at: datetime | None
 ) -> None:
-    """Mark a live session as frozen; an expired session stays expired. Raises SessionNotActiveError."""
+    """Mark a live session as frozen; an expired one stays expired, and with no ``revision`` any as it is. CWM-3002."""
     same = () if created_at is None else (sessions.c.created_at == created_at,)
-    conditions = (
-        *same,
+    here = (
         sessions.c.tenant == window.tenant,
         sessions.c.id == window.session_id,
-        sessions.c.revision == revision,
         sessions.c.salt_scope == window.salt_scope,
     )
+    if revision is None:
+        kept = select(sessions.c.id).where(*here, sessions.c.state != SessionState.DELETED.value)
+        if connection.execute(kept.with_for_update()).one_or_none() is None:
+            raise _moved_on(window)
+        return
+    current = () if window.turn_id is None else (sessions.c.current_turn == window.turn_id,)
+    conditions = (*same, *here, *current, sessions.c.revision == revision)
     statement = (
         update(sessions)
         .where(*conditions, sessions.c.state.in_(LIVE_STATES))
@@ -225,10 +227,14 @@ def _freeze_session(
     )
     expired = select(sessions.c.id).where(*conditions, sessions.c.state == SessionState.EXPIRED.value)
     if connection.execute(statement).rowcount != 1 and connection.execute(expired).one_or_none() is None:
-        raise SessionNotActiveError(
-            f"Session '{window.session_id}' moved on or is no longer active; look at it and freeze again.",
-            session_id=window.session_id,
-        )
+        raise _moved_on(window)
+
+
+def _moved_on(window: Window) -> SessionNotActiveError:
+    return SessionNotActiveError(
+        f"Session '{window.session_id}' moved on or is no longer active; look at it and freeze again.",
+        session_id=window.session_id,
+    )
 
 
 def _finished(connection: Connection, window: Window) -> Window:

@@ -41,6 +41,7 @@ windows = Table(
     required("retention", Text, server_default="guaranteed"),
     Column("expires_at", UtcDateTime),
     Column("proven_at", UtcDateTime),
+    Column("turn_id", Text),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
     ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"]),
     Index(None, "tenant", "session_id"),

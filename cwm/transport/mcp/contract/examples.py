@@ -40,6 +40,22 @@ _SNAPSHOT: Final = {"label": "before-refactor", "version": 17, "author": "ann", 
 _VALUE: Final = {"name": "web", "dependencies": {"react": "19.1.0"}}
 _SCOPE: Final = {"scope": "workspace:auth-refactor"}
 
+_TURN: Final = {
+    "id": "turn_7c1e",
+    "number": 2,
+    "state": "ended",
+    "relation": "continues",
+    "parent": "turn_44af",
+    "parent_at": 4064,
+    "line": "main",
+    "prompt_tokens": 4080,
+    "token_count": 4096,
+    "cached_tokens": 4064,
+    "author": "ann",
+    "asked_at": _CREATED,
+    "ended_at": _LATER,
+}
+
 EXAMPLES: Final[Mapping[str, Example]] = {
     "window_freeze": Example(
         {
@@ -228,6 +244,45 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             ],
             "count": 1,
             "has_more": False,
+        },
+    ),
+    "turn_log": Example(
+        {"session_id": "session_abc123", "limit": 2},
+        {
+            "success": True,
+            "session_id": "session_abc123",
+            "current_turn": "turn_7c1e",
+            "turns": [
+                {
+                    "id": "turn_9b20",
+                    "number": 3,
+                    "state": "ended",
+                    "relation": "begins",
+                    "line": "side",
+                    "prompt_tokens": 52,
+                    "token_count": 60,
+                    "cached_tokens": 0,
+                    "author": "ann",
+                    "client": "OpenAI/Python 3.57",
+                    "asked_at": _LATER,
+                    "ended_at": _LATER,
+                },
+                _TURN,
+            ],
+            "has_more": True,
+            "next_before": 2,
+        },
+    ),
+    "turn_show": Example(
+        {"window_name": "my-coding-project"},
+        {
+            "success": True,
+            "session_id": "session_abc123",
+            "turn": _TURN,
+            "messages": [
+                {"role": "user", "content": "Which modules use the old token format?"},
+                {"role": "assistant", "content": "Three modules still use it."},
+            ],
         },
     ),
     "session_delete": Example(

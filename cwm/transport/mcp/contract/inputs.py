@@ -50,6 +50,7 @@ def _at_most(limit: int) -> AfterValidator:
 
 AgentSession: TypeAlias = Annotated[str, Field(min_length=1, max_length=128)]
 SessionId: TypeAlias = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
+TurnId: TypeAlias = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 WindowName: TypeAlias = Annotated[str, Field(pattern=WINDOW_NAME_PATTERN)]
 Description: TypeAlias = Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARS)]
 Tag: TypeAlias = Annotated[str, Field(pattern=TAG_PATTERN)]

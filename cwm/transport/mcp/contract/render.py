@@ -9,11 +9,13 @@ from typing import Final, cast
 
 from cwm.domain.engine import Tier
 from cwm.domain.session import Session
+from cwm.domain.turn import Turn
 from cwm.domain.window import Window
 from cwm.ports.kv_tier import TierUsage
 from cwm.services.health.inspect import CacheStats, Health
 from cwm.services.results.savings import SavedTokens
 from cwm.services.turns.generate import Generated
+from cwm.services.turns.history import Transcript, TurnLog
 from cwm.services.windows.browse import (
     BlockStatus,
     Residency,
@@ -122,6 +124,57 @@ def generated(result: Generated) -> schemas.Generated:
         "completion_tokens": result.completion_tokens,
         "cached_tokens": result.cached_tokens,
     }
+
+
+def turn_log(log: TurnLog) -> schemas.TurnLog:
+    answer: schemas.TurnLog = {
+        "success": True,
+        "session_id": log.session_id,
+        "turns": [_turn_item(turn) for turn in log.turns],
+        "has_more": log.has_more,
+    }
+    if log.current_turn is not None:
+        answer["current_turn"] = log.current_turn
+    if log.has_more:
+        answer["next_before"] = log.turns[-1].number
+    return answer
+
+
+def turn_shown(transcript: Transcript) -> schemas.TurnShown:
+    answer: schemas.TurnShown = {
+        "success": True,
+        "session_id": transcript.turn.session_id,
+        "turn": _turn_item(transcript.turn),
+        "messages": [message.content for message in transcript.messages],
+    }
+    if transcript.token_ids is not None:
+        answer["token_ids"] = list(transcript.token_ids)
+    if not transcript.messages:
+        answer["warning"] = "This context was recorded without messages; include_tokens gives its token ids."
+    return answer
+
+
+def _turn_item(turn: Turn) -> schemas.TurnItem:
+    answer: schemas.TurnItem = {
+        "id": turn.id,
+        "number": turn.number,
+        "state": turn.state.value,
+        "author": turn.author,
+        "asked_at": moment(turn.asked_at),
+    }
+    if turn.client:
+        answer["client"] = turn.client
+    if turn.ended_at is None:
+        return answer
+    answer["ended_at"] = moment(turn.ended_at)
+    answer["relation"] = "begins" if turn.parent is None else "continues" if turn.continues else "branches"
+    answer["line"] = "main" if turn.main else "side"
+    answer["prompt_tokens"], answer["token_count"] = turn.prompt_tokens, turn.total_tokens
+    if turn.parent is not None:
+        answer["parent"], answer["parent_at"] = turn.parent, turn.parent_at
+    if turn.cached_tokens is not None:
+        answer["cached_tokens"] = turn.cached_tokens
+    return answer
 
 
 def window_page(page: WindowPage) -> schemas.WindowPage:

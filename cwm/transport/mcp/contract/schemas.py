@@ -278,6 +278,60 @@ class SessionList(TypedDict):
     next_cursor: NotRequired[Annotated[str, Field(description="Pass as cursor for the next page")]]
 
 
+class TurnItem(TypedDict):
+    id: str
+    number: Annotated[int, Field(description="Counts the turns of a session in the order they were asked")]
+    state: Literal["asked", "ended"]
+    relation: NotRequired[
+        Annotated[
+            Literal["begins", "continues", "branches"],
+            Field(description="How it came from its parent; begins: it has none"),
+        ]
+    ]
+    parent: NotRequired[str]
+    parent_at: NotRequired[Annotated[int, Field(description="Token at which it leaves its parent")]]
+    line: NotRequired[
+        Annotated[
+            Literal["main", "side"],
+            Field(
+                description="main: of the conversation. side: a title, a summary, a sub-agent or another branch"
+            ),
+        ]
+    ]
+    prompt_tokens: NotRequired[int]
+    token_count: NotRequired[Annotated[int, Field(description="Tokens of prompt and answer")]]
+    cached_tokens: NotRequired[
+        Annotated[int, Field(description="Prompt tokens that were not computed again")]
+    ]
+    author: str
+    client: NotRequired[Annotated[str, Field(description="User agent of the client, as it says itself")]]
+    asked_at: Timestamp
+    ended_at: NotRequired[Timestamp]
+
+
+class TurnLog(TypedDict):
+    success: bool
+    session_id: str
+    current_turn: NotRequired[Annotated[str, Field(description="The turn whose context it is")]]
+    turns: list[TurnItem]
+    has_more: bool
+    next_before: NotRequired[Annotated[int, Field(description="Pass as before for the next page")]]
+
+
+class TurnShown(TypedDict):
+    success: bool
+    session_id: str
+    turn: TurnItem
+    messages: Annotated[
+        list[dict[str, Any]],
+        Field(
+            description="As in the OpenAI chat format; a raw prompt and its answer have role prompt and completion"
+        ),
+    ]
+    token_ids: NotRequired[list[int]]
+    warning: NotRequired[Annotated[str, Field(description="Why there are no messages")]]
+
+
 class SessionCreated(TypedDict):
     success: bool
     session_id: str

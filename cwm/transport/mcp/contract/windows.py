@@ -52,20 +52,29 @@ async def window_freeze(
         inputs.TtlSeconds | None,
         Field(description="Seconds after which the window is deleted; never if left out"),
     ] = None,
+    turn: Annotated[
+        inputs.TurnId | None,
+        Field(description="A turn from turn_log to save instead of the current one; the session goes on"),
+    ] = None,
+    keep_session: Annotated[
+        bool, Field(description="true: the session goes on. false: it becomes frozen and takes no more turns")
+    ] = False,
     caller: Caller = CALLER,
 ) -> schemas.Frozen:
     """Save a session's whole context, token for token, as a named window that can be continued later.
 
     Use it before a context would be lost or overwritten, at a point worth branching from, or to hand a
-    context to another agent. The session takes no more turns afterwards: thaw the window to continue, as
-    often as you like. A window never changes.
+    context to another agent. The session takes no more turns afterwards, unless you keep it or name a turn: thaw the
+    window to continue, as often as you like. A window never changes. Titles, summaries and sub-agents under the same
+    session id are not saved: the context is that of the conversation's last turn. A turn in flight that continues it is waited for.
 
     CWM saves the exact tokens the model has seen, and the engine's KV cache for them in blocks. Only full
     blocks are stored; a thaw computes the tokens after the last full block again. Sizes are in bytes, times
     in milliseconds.
 
-    Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-2001 no such session;
-    CWM-3002 session is frozen or empty, or has a turn in flight (retryable); CWM-3003 name is taken;
+    Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-1003 also for a session that
+    holds two conversations: name one of context.turns as turn; CWM-2001 no such session; CWM-2007 no such turn;
+    CWM-3002 session is frozen or empty, or a turn stays in flight (retryable); CWM-3003 name is taken;
     CWM-4001 blocks could not be stored, the session stays as it was (retryable); CWM-4003 the tenant's quota
     has no room for the guarantee, the session stays as it was; CWM-5001/6001 engine not reachable or too slow
     (retryable).
@@ -80,6 +89,8 @@ async def window_freeze(
         canary=canary,
         retention=Retention(retention),
         ttl_seconds=ttl_seconds,
+        turn_id=turn,
+        keep_session=keep_session,
     )
     return render.frozen(result)
 

@@ -47,6 +47,8 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "window_delete": _WRITE,
     "window_thaw": _READ | _TALK,
     "session_list": _READ,
+    "turn_log": _READ,
+    "turn_show": _READ,
     "session_create": _TALK,
     "session_generate": _TALK,
     "session_delete": _TALK,

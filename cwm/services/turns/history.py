@@ -1,0 +1,91 @@
+"""History: the turns of a session or window, and what was said in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cwm.domain.errors import (
+    InvalidParameterError,
+    SessionNotFoundError,
+    TurnNotFoundError,
+    WindowNotFoundError,
+)
+from cwm.domain.names import require_session_id, require_window_name
+from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
+from cwm.domain.turn import Message, Turn, TurnQuery, TurnState
+from cwm.ports.registry import Registry
+
+MAX_TURNS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLog:
+    """One page of turns, the newest first. ``current_turn``: the one whose context the session or window is."""
+
+    session_id: str
+    current_turn: str | None
+    turns: Sequence[Turn]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A turn and the messages of its context, oldest first: none where they were not recorded. ``token_ids`` on request."""
+
+    turn: Turn
+    messages: Sequence[Message]
+    token_ids: TokenIds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSource:
+    """Whose history to read: exactly one of a session, a window and a turn."""
+
+    session_id: str | None = None
+    window_name: str | None = None
+    turn_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    registry: Registry
+
+    async def log(
+        self, principal: Principal, of: TurnSource, limit: int = 50, before: int | None = None
+    ) -> TurnLog:
+        """Turns of a session, or of the session that a window was frozen from, before the turn with number ``before``.
+
+        CWM-1001/1002/1003, 2001, 2002.
+        """
+        if not 1 <= limit <= MAX_TURNS:
+            raise InvalidParameterError(f"limit is 1 to {MAX_TURNS}.", field="limit", limit=limit)
+        session_id, current = await self._session(principal, of)
+        turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
+        return TurnLog(session_id, current, turns[:limit], len(turns) > limit)
+
+    async def show(self, principal: Principal, of: TurnSource, *, tokens: bool = False) -> Transcript:
+        """The messages of one turn's context; of a session's current one, or of a window. CWM-1001/1002/1003, 2001, 2002, 2007."""
+        turn_id = of.turn_id or (await self._session(principal, of))[1]
+        turn = None if turn_id is None else await self.registry.turn(principal.tenant, turn_id)
+        if turn is None or turn.state is not TurnState.ENDED:
+            raise TurnNotFoundError("There is no such recorded turn.", turn=turn_id)
+        messages = await self.registry.turn_messages(turn)
+        return Transcript(turn, messages, await self.registry.turn_tokens(turn) if tokens else None)
+
+    async def _session(self, principal: Principal, of: TurnSource) -> tuple[str, str | None]:
+        if of.window_name is not None:
+            require_window_name(of.window_name)
+            window = await self.registry.window(principal.tenant, of.window_name)
+            if window is None:
+                raise WindowNotFoundError(
+                    f"There is no window '{of.window_name}'.", window_name=of.window_name
+                )
+            return window.session_id, window.turn_id
+        session_id = require_session_id(of.session_id or "")
+        if await self.registry.session(principal.tenant, session_id) is None:
+            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        current = await self.registry.current_turn(principal.tenant, session_id)
+        return session_id, current and current.id

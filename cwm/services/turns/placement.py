@@ -1,0 +1,142 @@
+"""Placement: finds the parent of a turn among the recorded turns of its session, by token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.main_line import joins
+from cwm.domain.prefix import TokenIds, common_length, digests_at
+from cwm.domain.turn import Message, Profile, Turn, TurnQuery, TurnState
+from cwm.ports.turns import TurnRecords
+
+_RECENT: Final = TurnQuery(limit=1000)
+_COMPARED: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the request of a turn says.
+
+    ``whole``: ``messages`` are the whole conversation, not only what is new. ``apart``: the turn is no part of the session's
+    conversation.
+    """
+
+    messages: Sequence[Message] = ()
+    profile: Profile = field(default_factory=Profile)
+    whole: bool = True
+    apart: bool = False
+
+    @property
+    def answers(self) -> frozenset[str]:
+        """Digests of the messages that are an assistant's."""
+        return frozenset(
+            message.digest for message in self.messages if message.content.get("role") == "assistant"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parentage:
+    """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and whether it is on the main line."""
+
+    parent: str | None = None
+    parent_at: int = 0
+    parent_messages: int = 0
+    continues: bool = False
+    main: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Looks at the newest 1,000 turns of a session; a turn that continues none of them is compared with 16."""
+
+    records: TurnRecords
+
+    async def __call__(self, turn: Turn, prompt: TokenIds, said: Said) -> Parentage:
+        """The place of an asked turn, whose prompt has these token ids. CWM-4002.
+
+        If a recorded turn that must be compared is damaged, this one begins a tree of its own and is current.
+        """
+        try:
+            return await self._parentage(turn, prompt, said)
+        except StorageCorruptionError:
+            return Parentage()
+
+    async def _parentage(self, turn: Turn, prompt: TokenIds, said: Said) -> Parentage:
+        current = await self.records.current_turn(turn.tenant, turn.session_id)
+        if current is None:
+            return Parentage()
+        parent, parent_at = await self._parent(turn, prompt, current)
+        line = await self.records.message_digests(current)
+        on_line = parent is not None and parent.id == current.id
+        inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
+        asked = tuple(message.digest for message in said.messages)
+        return Parentage(
+            None if parent is None else parent.id,
+            parent_at,
+            _common(asked, inherited) if said.whole else len(inherited),
+            parent is not None and parent_at >= parent.prompt_tokens,
+            not said.apart
+            and joins(
+                turn,
+                current,
+                extends=_extends(prompt, current),
+                carries=bool(said.answers.intersection(line)) if line else bool(said.answers),
+            ),
+        )
+
+    async def _parent(self, turn: Turn, prompt: TokenIds, current: Turn) -> tuple[Turn | None, int]:
+        """The parent and the token at which it is left: the turn that the prompt continues the furthest, else branches from."""
+        if current.total_tokens <= len(prompt) and _extends(prompt, current, whole=True):
+            return current, current.total_tokens
+        recent = [
+            recorded
+            for recorded in await self.records.turns(turn.tenant, turn.session_id, _RECENT)
+            if recorded.state is TurnState.ENDED
+        ]
+        lengths = {length for one in recent for length in (one.prompt_tokens, one.total_tokens)}
+        digests = digests_at(prompt, lengths)
+        continued = [
+            (one.total_tokens if digests.get(one.total_tokens) == one.digest else one.prompt_tokens, one)
+            for one in recent
+            if one.prompt_tokens < len(prompt) and digests[one.prompt_tokens] == one.prompt_digest
+        ]
+        if continued:
+            reach, parent = max(continued, key=lambda one: (one[0], one[1].number))
+            if reach < parent.total_tokens:
+                reach = common_length(await self.records.turn_tokens(parent), prompt)
+            return parent, reach
+        return await self._branch(prompt, current, recent)
+
+    async def _branch(
+        self, prompt: TokenIds, current: Turn, recent: Sequence[Turn]
+    ) -> tuple[Turn | None, int]:
+        by_id = {one.id: one for one in recent}
+        beginnings = [one for one in recent if one.parent_at < by_id.get(one.parent or "", one).prompt_tokens]
+        longest, parent = 0, None
+        for one in (current, *beginnings[:_COMPARED]):
+            length = common_length(await self.records.turn_tokens(one), prompt)
+            if length > longest:
+                longest, parent = length, one
+        # The tokens up to there may be an ancestor's. Two turns with one prompt have one parent.
+        while parent is not None and (longest <= parent.parent_at or _is_of(prompt, parent)):
+            longest, parent = min(longest, parent.parent_at), by_id.get(parent.parent or "")
+        return parent, longest if parent else 0
+
+
+def _extends(prompt: TokenIds, turn: Turn, *, whole: bool = False) -> bool:
+    """Whether the prompt begins with the turn's prompt, or with its ``whole`` context."""
+    length, digest = (turn.total_tokens, turn.digest) if whole else (turn.prompt_tokens, turn.prompt_digest)
+    return digests_at(prompt, (length,)).get(length) == digest
+
+
+def _is_of(prompt: TokenIds, turn: Turn) -> bool:
+    return len(prompt) == turn.prompt_tokens and _extends(prompt, turn)
+
+
+def _common(a: Sequence[str], b: Sequence[str]) -> int:
+    return next(
+        (at for at, (left, right) in enumerate(zip(a, b, strict=False)) if left != right), min(len(a), len(b))
+    )

@@ -1,0 +1,96 @@
+"""Which turns of a session are its conversation, and which are titles, summaries and sub-agents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from cwm.domain.main_line import joins, may_join, rival
+from cwm.domain.turn import Profile, Turn, TurnState
+
+AGENT = Profile("agent's system text", "its tools")
+CHAT = Profile()
+
+
+def a_turn(number: int = 2, *, profile: Profile = AGENT, prompt: int = 100, **more: object) -> Turn:
+    turn = Turn("acme", "s", f"t{number}", "ann", datetime(2026, 1, 1, tzinfo=UTC), number)
+    return replace(
+        turn, profile=profile, prompt_tokens=prompt, total_tokens=prompt + 10, state=TurnState.ENDED, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "prompt", "extends", "carries"),
+    [
+        (AGENT, 200, True, True),
+        (AGENT, 200, False, True),
+        (AGENT, 20, False, False),
+        (replace(AGENT, system="with another date"), 200, False, True),
+        (replace(AGENT, tools="one more tool"), 200, False, True),
+    ],
+    ids=["continued", "edited", "compacted", "a new system text", "new tools"],
+)
+def test_the_line_goes_on_with(profile: Profile, prompt: int, extends: bool, carries: bool) -> None:
+    turn = a_turn(profile=profile, prompt=prompt)
+    assert joins(turn, a_turn(1), extends=extends, carries=carries)
+
+
+@pytest.mark.parametrize(
+    ("profile", "carries"),
+    [
+        (Profile("a sub-agent's", "its tools"), False),
+        (Profile("a sub-agent's", "other tools"), False),
+        (replace(AGENT, tools=""), True),
+        (CHAT, False),
+    ],
+    ids=["a sub-agent", "one with other tools", "a summary of it all", "a title"],
+)
+def test_the_line_of_an_agent_does_not_go_on_with(profile: Profile, carries: bool) -> None:
+    assert not joins(a_turn(profile=profile, prompt=900), a_turn(1), extends=False, carries=carries)
+
+
+def test_the_first_turn_begins_the_line() -> None:
+    assert joins(a_turn(profile=CHAT), None, extends=False, carries=False)
+
+
+def test_a_title_that_was_asked_first_gives_way_to_the_turn_with_tools() -> None:
+    assert joins(a_turn(), a_turn(1, profile=CHAT, prompt=900), extends=False, carries=False)
+
+
+def test_without_tools_the_line_is_what_has_the_longest_prompt() -> None:
+    conversation = a_turn(1, profile=CHAT, prompt=500)
+    assert not joins(a_turn(profile=CHAT, prompt=50), conversation, extends=False, carries=False)
+    title = a_turn(1, profile=CHAT, prompt=50)
+    assert joins(a_turn(profile=CHAT, prompt=500), title, extends=False, carries=False)
+
+
+def test_a_turn_in_flight_may_move_the_line_if_it_has_its_system_text_and_tools() -> None:
+    assert may_join(AGENT, None)
+    assert may_join(AGENT, a_turn(1))
+    assert may_join(AGENT, a_turn(1, profile=CHAT))
+    assert not may_join(CHAT, a_turn(1))
+    assert not may_join(Profile("a sub-agent's", "its tools"), a_turn(1))
+
+
+def test_two_conversations_that_take_turns_leave_a_doubt() -> None:
+    first, other = a_turn(1, main=True), a_turn(2, main=True)
+    again = a_turn(3, main=True, parent="t1", parent_at=110)
+    current = a_turn(4, main=True, parent="t2", parent_at=110)
+    turns = [first, other, again, current]
+    assert rival(turns, current) == again
+    assert rival(turns[:3], again) == other
+
+
+def test_what_was_edited_retried_or_compacted_leaves_no_doubt() -> None:
+    first = a_turn(1, main=True)
+    edited = a_turn(2, main=True, parent="t1", parent_at=110)
+    edit = a_turn(3, main=True, parent="t1", parent_at=110)
+    compacted = a_turn(4, main=True, parent="t1", parent_at=30)
+    goes_on = a_turn(5, main=True, parent="t4", parent_at=110)
+    title = a_turn(6, profile=CHAT)
+    turns = [first, edited, edit, compacted, goes_on, title]
+    assert rival(turns, goes_on) is None
+    assert rival(turns[:3], edit) is None
+    assert rival([first], first) is None
