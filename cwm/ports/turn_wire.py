@@ -86,8 +86,17 @@ class TurnRequest(Protocol):
     def texts(self) -> Iterable[str]:
         """The texts that the caller wrote."""
 
-    def body(self, cache_salt: str, *, weights: str, recorded: bool) -> bytes:
-        """The request to send to the engine, which may use stored KV only if it has these ``weights``."""
+    def require_continuable(self) -> None:
+        """CWM-1003 for a request whose messages cannot be appended to a context: it is no chat, or has media."""
+
+    def template_options(self) -> Mapping[str, Any]:
+        """The fields of a chat that its template reads, besides the messages."""
+
+    def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:
+        """The request to send to the engine, which may use stored KV only if it has these ``weights``.
+
+        With ``prompt`` the engine computes these ids; the messages are then only what tools and parsers see.
+        """
 
     def generation_ids(self, request_id: str) -> Sequence[str]:
         """The engine's ids of what it generates for this request, if the request carries ``request_id``."""

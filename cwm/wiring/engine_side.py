@@ -12,6 +12,8 @@ from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.list_cursor import ListCursors
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
@@ -22,6 +24,7 @@ from cwm.services.kv.verify import Verify
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.continuation import Continuation
 from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.grow import Grow
@@ -102,13 +105,13 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         clock=clock,
         release=release,
     )
-    reuse = Reuse(base.meter)
+    reuse, grow = Reuse(base.meter), Grow(engine)
     generate = Generate(
         registry=registry,
         engine=engine,
         directory=directory,
         turns=turns,
-        grow=Grow(engine),
+        grow=grow,
         journal=journal,
         reuse=reuse,
         limits=base.limits,
@@ -143,6 +146,34 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         release=release,
         store_again=freeze.store_again,
     )
+    thaw = Thaw(
+        registry=registry,
+        engine=engine,
+        kv_tier=kv_tier,
+        directory=directory,
+        generate=generate,
+        verify=verify,
+        quarantine=quarantine,
+        planner=Planner(
+            engine=engine,
+            kv_tier=kv_tier,
+            records=SqlSpeeds(base.database),
+            meter=base.meter,
+            clock=clock,
+            choice=settings.thaw.thaw_plan,
+        ),
+        origins=Origins(engine),
+        replicas=replicas,
+        journal=journal,
+        meter=base.meter,
+        reuse=reuse,
+        clock=clock,
+        end_session=end_session,
+    )
+
+    async def thawed(principal: Principal, window_name: str, session_id: str | None) -> Session:
+        return (await thaw(principal, window_name, session_id)).session
+
     return EngineSide(
         engine=engine,
         kv_tier=kv_tier,
@@ -168,36 +199,14 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             open_session=open_session,
             scopes=scopes,
             turns=turns,
+            continuation=Continuation(registry, grow, thawed),
             journal=journal,
             limits=base.limits,
             reuse=reuse,
         ),
         freeze=freeze,
         quarantine=quarantine,
-        thaw=Thaw(
-            registry=registry,
-            engine=engine,
-            kv_tier=kv_tier,
-            directory=directory,
-            generate=generate,
-            verify=verify,
-            quarantine=quarantine,
-            planner=Planner(
-                engine=engine,
-                kv_tier=kv_tier,
-                records=SqlSpeeds(base.database),
-                meter=base.meter,
-                clock=clock,
-                choice=settings.thaw.thaw_plan,
-            ),
-            origins=Origins(engine),
-            replicas=replicas,
-            journal=journal,
-            meter=base.meter,
-            reuse=reuse,
-            clock=clock,
-            end_session=end_session,
-        ),
+        thaw=thaw,
         clone=Clone(
             registry=registry,
             kv_tier=kv_tier,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final
 from uuid import uuid4
@@ -32,6 +32,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.continuation import Continuation, Continued
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
 from cwm.services.turns.placement import Said
 from cwm.services.turns.turns import Answered, RunningTurn, Turns
@@ -44,7 +45,8 @@ _CLIENT_ID_CHARS: Final = 64
 class ClientRequest:
     """A request as received. ``path`` includes the query; header names are in lower case; ``left`` is set when its client leaves.
 
-    ``branch`` is ``new`` for a turn that is no part of its session's conversation.
+    ``branch`` is ``new`` for a turn that is no part of its session's conversation; ``continued`` names what to go on
+    from, when the messages are only the new ones.
     """
 
     method: str
@@ -53,6 +55,7 @@ class ClientRequest:
     body: bytes = b""
     session_id: str | None = None
     branch: str | None = None
+    continued: str | None = None
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -60,12 +63,13 @@ class ClientRequest:
 class EngineAnswer:
     """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request.
 
-    ``turn_id``: of a turn that is recorded.
+    ``session_id`` and ``turn_id``: of a turn that is recorded.
     """
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     streamed: bool
+    session_id: str | None
     turn_id: str | None
     _exchange: Exchange
 
@@ -82,6 +86,7 @@ class PassThrough:
     open_session: OpenSession
     scopes: SaltScopes
     turns: Turns
+    continuation: Continuation
     journal: Journal
     limits: Limits
     reuse: Reuse
@@ -100,13 +105,18 @@ class PassThrough:
                 raise request
             await request.require_media()
             await self.limits.require_tokens(principal)
+            source = None
+            if incoming.continued is not None:
+                request.require_continuable()
+                source = await self.continuation.source(principal, incoming.continued, incoming.session_id)
+                incoming = replace(incoming, session_id=source.session.id)
             if incoming.session_id is None:
                 outbound = await self._admit(principal, request)
             else:
                 request.require_recordable()
                 session_id = await self._session_id(principal, incoming.session_id)
                 turn = scope.enter_context(self.turns.begin(principal, session_id))
-                outbound = await self._admit_to_session(principal, incoming, request, turn)
+                outbound = await self._admit_to_session(principal, incoming, request, turn, source)
             return await self._start(incoming, outbound, scope.pop_all(), principal)
 
     async def relay(self, incoming: ClientRequest) -> EngineAnswer:
@@ -137,7 +147,7 @@ class PassThrough:
         identity = await self._served(request.model)
         # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
         identity = identity or await self.directory.identity(None)
-        _require_room(request, identity)
+        _require_room(request.prompt_tokens, identity)
         scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
         salt = self.directory.salt(principal.tenant, scope, identity)
         ids_requested = self._requests_ids(request)
@@ -149,7 +159,12 @@ class PassThrough:
         )
 
     async def _admit_to_session(
-        self, principal: Principal, incoming: ClientRequest, request: TurnRequest, turn: RunningTurn
+        self,
+        principal: Principal,
+        incoming: ClientRequest,
+        request: TurnRequest,
+        turn: RunningTurn,
+        source: Continued | None,
     ) -> _Outbound:
         session_id = incoming.session_id or ""
         session = await self.registry.session(principal.tenant, session_id)
@@ -166,16 +181,21 @@ class PassThrough:
                 session_id=session_id,
                 model=session.model,
             )
-        _require_room(request, identity)
+        prompt = None
+        if source is not None:
+            contents = [message.content for message in request.messages()]
+            prompt = await self.continuation.prompt(source, contents, request.template_options())
+        _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
         await self._note_special_tokens(principal, session, request)
-        said = Said(request.messages(), request.profile(), apart=_apart(incoming.branch))
-        if not said.apart:
+        profile = request.profile() if source is None else source.turn.profile
+        said = Said(request.messages(), profile, whole=source is None, apart=_apart(incoming.branch))
+        if said.whole and not said.apart:
             await self._require_related(session, said)
         await turn.ask(session, said)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
         return _Outbound(
             request,
-            request.body(salt, weights=identity.weights_digest, recorded=True),
+            request.body(salt, weights=identity.weights_digest, recorded=True, prompt=prompt),
             turn,
             ids_requested=True,
             abortable=self.directory.survives_aborts(identity),
@@ -269,7 +289,7 @@ class PassThrough:
         task = self._running.start(self._run(exchange, outbound, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
-        return EngineAnswer(head.status, head.headers, head.streamed, turn_id, exchange)
+        return EngineAnswer(head.status, head.headers, head.streamed, incoming.session_id, turn_id, exchange)
 
     async def _run(self, exchange: Exchange, outbound: _Outbound, session_id: str | None) -> None:
         try:
@@ -355,9 +375,8 @@ def _apart(branch: str | None) -> bool:
     return branch == "new"
 
 
-def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:
+def _require_room(count: int | None, identity: EngineIdentity) -> None:
     """Refuse a prompt that does not fit: the engine would shorten the answer silently."""
-    count = request.prompt_tokens
     if count is not None and count + 1 > identity.max_model_len:
         raise InvalidParameterError(
             f"The prompt has {count} tokens; '{identity.model}' takes {identity.max_model_len}, "

@@ -12,10 +12,11 @@ from cwm.transport.http.errors import error_body, error_headers, status_of
 
 SESSION_HEADER: Final = "cwm-session-id"
 BRANCH_HEADER: Final = "cwm-branch"
+CONTINUE_HEADER: Final = "cwm-continue"
 _SESSION_HEADER_OUT: Final = b"CWM-Session-Id"
 _TURN_HEADER_OUT: Final = b"CWM-Turn"
 _JSON: Final = (b"content-type", b"application/json")
-_NOT_FORWARDED: Final = frozenset({SESSION_HEADER, BRANCH_HEADER, "authorization", "cookie"})
+_NOT_FORWARDED: Final = frozenset({SESSION_HEADER, BRANCH_HEADER, CONTINUE_HEADER, "authorization", "cookie"})
 # The gateway's own server sets these.
 _NOT_RETURNED: Final = frozenset({b"date", b"server", b"content-length"})
 

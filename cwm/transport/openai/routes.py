@@ -18,6 +18,7 @@ from cwm.services.turns.pass_through import ClientRequest, EngineAnswer, PassThr
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.envelope import (
     BRANCH_HEADER,
+    CONTINUE_HEADER,
     SESSION_HEADER,
     ClientLeftError,
     body_of,
@@ -92,18 +93,18 @@ class _Turns:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
         principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
-        session_id = headers.get(SESSION_HEADER)
         request = ClientRequest(
             method="POST",
             path=target_of(scope, scope["path"].rstrip("/")),
             headers=forwarded(headers),
             body=await body_of(receive),
-            session_id=session_id,
+            session_id=headers.get(SESSION_HEADER),
             branch=headers.get(BRANCH_HEADER),
+            continued=headers.get(CONTINUE_HEADER),
         )
         async with _watching_the_client(request.left, receive):
             answered = await self.pass_through.turn(principal, request)
-            await _send(send, answered, session_id)
+            await _send(send, answered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,8 @@ async def _watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIt
         left.set()
 
 
-async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> None:
-    headers = returned(answered.headers, session_id, answered.turn_id)
+async def _send(send: Send, answered: EngineAnswer) -> None:
+    headers = returned(answered.headers, answered.session_id, answered.turn_id)
     if not answered.streamed:
         await _send_body(send, answered, headers)
         return

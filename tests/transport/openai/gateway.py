@@ -30,16 +30,19 @@ from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.access import EVERY
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.engine import CacheScope
-from cwm.domain.errors import SecurityError
+from cwm.domain.errors import SecurityError, WindowNotFoundError
 from cwm.domain.limits import LimitRules
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
+from cwm.domain.session import Session
 from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.continuation import Continuation
+from cwm.services.turns.grow import Grow
 from cwm.services.turns.pass_through import PassThrough
 from cwm.services.turns.turns import Turns
 from cwm.settings import ABSENT, Engine
@@ -120,6 +123,10 @@ class Gateway:
         await eventually(lambda: not self.turns.in_flight(tenant, session_id))
 
 
+async def _without_windows(_: Principal, window_name: str, __: str | None) -> Session:
+    raise WindowNotFoundError("This gateway has no windows.", window_name=window_name)
+
+
 @asynccontextmanager
 async def gateway(
     engine_settings: Engine,
@@ -163,6 +170,7 @@ async def gateway(
             open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
             scopes=scopes,
             turns=turns,
+            continuation=Continuation(registry, Grow(engine), _without_windows),
             journal=journal,
             limits=limits,
             reuse=Reuse(meter),

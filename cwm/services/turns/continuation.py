@@ -1,0 +1,99 @@
+"""Continuation: a request that has only what is new goes on from a session, a window or a turn, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cwm.domain.access import AccessScope
+from cwm.domain.errors import (
+    InvalidParameterError,
+    SessionNotActiveError,
+    SessionNotFoundError,
+    TurnNotFoundError,
+)
+from cwm.domain.names import require_session_id
+from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.domain.turn import Turn, TurnState
+from cwm.ports.registry import Registry
+from cwm.services.turns.grow import Grow, Template, template_from
+
+HEADER: Final = "CWM-Continue"
+_NEEDED: Final = frozenset({AccessScope.WINDOWS_READ})
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The session that a request goes on in, and the recorded turn that it goes on from."""
+
+    session: Session
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """``thaw`` opens a session (with this id, or a new one) at a window, and returns it."""
+
+    registry: Registry
+    grow: Grow
+    thaw: Callable[[Principal, str, str | None], Awaitable[Session]]
+
+    async def source(self, principal: Principal, target: str, session_id: str | None) -> Continued:
+        """What ``target`` names: ``session:ID``, ``window:NAME`` (which is thawed) or ``turn:ID``.
+
+        CWM-1001/1002/1003, 2001, 2002, 2007, 3001, 3002, and those of a thaw.
+        """
+        kind, _, name = target.partition(":")
+        if kind == "window" and name:
+            principal.require(_NEEDED)
+            return await self._current(await self.thaw(principal, name, session_id))
+        if kind == "turn" and name:
+            turn = await self.registry.turn(principal.tenant, name)
+            if turn is None or turn.state is not TurnState.ENDED:
+                raise TurnNotFoundError(f"There is no recorded turn '{name[:64]}'.", turn=name[:64])
+            self._require_same(turn.session_id, session_id)
+            return Continued(await self._session(principal, turn.session_id), turn)
+        if kind == "session" and name:
+            self._require_same(require_session_id(name), session_id)
+            return await self._current(await self._session(principal, name))
+        raise InvalidParameterError(
+            f"The header {HEADER} is session:ID, window:NAME or turn:ID.", field=HEADER
+        )
+
+    async def prompt(
+        self, continued: Continued, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> TokenIds:
+        """The whole prompt: the turn's exact context, then the new messages rendered by the model's template. CWM-5002."""
+        model, context = continued.session.model, await self.registry.turn_tokens(continued.turn)
+        template = template_from(continued.session.metadata)
+        template = Template(
+            template.has_system or bool(continued.turn.profile.system), options or template.options
+        )
+        return context + await self.grow.following(model, messages, template, context[-1])
+
+    async def _session(self, principal: Principal, session_id: str) -> Session:
+        session = await self.registry.session(principal.tenant, session_id)
+        if session is None:
+            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        return session
+
+    async def _current(self, session: Session) -> Continued:
+        current = await self.registry.current_turn(session.tenant, session.id)
+        if current is None:
+            raise SessionNotActiveError(
+                f"Session '{session.id}' has no turn yet: send the whole conversation.",
+                session_id=session.id,
+                token_count=0,
+            )
+        return Continued(session, current)
+
+    def _require_same(self, continued: str, session_id: str | None) -> None:
+        if session_id not in {None, continued}:
+            raise InvalidParameterError(
+                f"CWM-Session-Id and {HEADER} name two sessions; leave one out.",
+                field=HEADER,
+                session_id=continued,
+            )
