@@ -7,30 +7,49 @@ text, its tools, and which messages of the line it carries.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
-from cwm.domain.turn import Profile, Turn, TurnState
+from cwm.domain.turn import Turn, TurnState
 
 
-def joins(turn: Turn, current: Turn | None, *, extends: bool, carries: bool) -> bool:
-    """Whether an ended turn goes on with the main line, whose last turn is ``current``.
+class Standing(Enum):
+    """What a turn that ended is to the main line.
+
+    ``NEXT``: it is the line's last turn unless one that was asked later is. ``FIRST``: the line begins with it, even if a turn
+    that was asked later was taken for the line.
+    """
+
+    SIDE = "side"
+    NEXT = "next"
+    FIRST = "first"
+
+
+def standing(turn: Turn, current: Turn | None, *, extends: bool, carries: bool) -> Standing:
+    """The standing of an ended turn to the line whose last turn is ``current``.
 
     ``extends``: the turn's prompt begins with the prompt of ``current``. ``carries``: it has an assistant's message of
-    the line. The line begins with the first turn that has tools, else with the longest prompt.
+    the line. The line begins with the first turn that has tools, else with the longest prompt; a turn whose client
+    did not wait for the answer gives way to the next.
     """
     if current is None:
-        return True
+        return Standing.NEXT
     if bool(turn.profile.tools) is not bool(current.profile.tools):
-        return bool(turn.profile.tools)
+        return Standing.FIRST if turn.profile.tools else Standing.SIDE
     if extends or carries:
-        return True
+        return Standing.NEXT
     if turn.profile != current.profile:
-        return False
-    return bool(current.profile.tools) or turn.prompt_tokens > current.prompt_tokens
+        return Standing.SIDE
+    if current.profile.tools or current.abandoned or turn.prompt_tokens == current.prompt_tokens:
+        return Standing.NEXT
+    longer = turn.prompt_tokens > current.prompt_tokens
+    return Standing.FIRST if longer and not turn.abandoned else Standing.SIDE
 
 
-def may_join(asked: Profile, current: Turn | None) -> bool:
-    """Whether a turn that is still in flight may go on with the main line."""
-    return current is None or asked == current.profile or bool(asked.tools and not current.profile.tools)
+def may_become_current(asked: Turn, current: Turn | None) -> bool:
+    """Whether a turn that is still in flight may become the line's last one."""
+    if current is None or (asked.profile.tools and not current.profile.tools):
+        return True
+    return asked.number > current.number and asked.profile == current.profile
 
 
 def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:

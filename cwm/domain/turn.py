@@ -37,7 +37,7 @@ class Turn:
     answer begins and ``total_tokens`` where it ends; ``prompt_digest`` and ``digest`` are those of the token ids up to
     there. It ``continues`` its parent when it leaves it at or behind the end of the parent's prompt; else it branches off.
     Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
-    when it ended. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
+    when it ended. The client of an ``abandoned`` turn did not wait for its whole answer. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
     """
 
     tenant: str
@@ -59,6 +59,7 @@ class Turn:
     digest: str = ""
     continues: bool = False
     main: bool = False
+    abandoned: bool = False
     cached_tokens: int | None = None
     ended_at: datetime | None = None
 

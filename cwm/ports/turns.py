@@ -29,12 +29,14 @@ class TurnRecords(Protocol):
         parts: TurnParts,
         metadata: Mapping[str, Any] | None = None,
         revision: int | None = None,
+        *,
+        begins_line: bool = False,
     ) -> Session | None:
         """Record the answer of an asked turn, and return its session.
 
         A ``main`` turn becomes the session's current one, with this ``metadata`` of the session if given: the session
         becomes active and its revision grows by one. If a turn that was asked later is current already, the session
-        stays and the turn is recorded as not ``main``. Returns None, and forgets the turn, when the session is
+        stays and the turn is recorded as not ``main``, unless it ``begins_line``. Returns None, and forgets the turn, when the session is
         no longer live, no longer the one the turn was asked in, or, if given, no longer at ``revision``.
         """
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cwm.domain.main_line import joins, may_join, rival
+from cwm.domain.main_line import Standing, may_become_current, rival, standing
 from cwm.domain.turn import Profile, Turn, TurnState
 
 AGENT = Profile("agent's system text", "its tools")
@@ -34,7 +34,7 @@ def a_turn(number: int = 2, *, profile: Profile = AGENT, prompt: int = 100, **mo
 )
 def test_the_line_goes_on_with(profile: Profile, prompt: int, extends: bool, carries: bool) -> None:
     turn = a_turn(profile=profile, prompt=prompt)
-    assert joins(turn, a_turn(1), extends=extends, carries=carries)
+    assert standing(turn, a_turn(1), extends=extends, carries=carries) is Standing.NEXT
 
 
 @pytest.mark.parametrize(
@@ -48,30 +48,44 @@ def test_the_line_goes_on_with(profile: Profile, prompt: int, extends: bool, car
     ids=["a sub-agent", "one with other tools", "a summary of it all", "a title"],
 )
 def test_the_line_of_an_agent_does_not_go_on_with(profile: Profile, carries: bool) -> None:
-    assert not joins(a_turn(profile=profile, prompt=900), a_turn(1), extends=False, carries=carries)
+    turn = a_turn(profile=profile, prompt=900)
+    assert standing(turn, a_turn(1), extends=False, carries=carries) is Standing.SIDE
+
+
+def unrelated(turn: Turn, current: Turn | None) -> Standing:
+    return standing(turn, current, extends=False, carries=False)
 
 
 def test_the_first_turn_begins_the_line() -> None:
-    assert joins(a_turn(profile=CHAT), None, extends=False, carries=False)
+    assert unrelated(a_turn(profile=CHAT), None) is Standing.NEXT
 
 
-def test_a_title_that_was_asked_first_gives_way_to_the_turn_with_tools() -> None:
-    assert joins(a_turn(), a_turn(1, profile=CHAT, prompt=900), extends=False, carries=False)
+def test_a_title_that_ended_first_gives_way_to_the_turn_with_tools_whichever_was_asked_first() -> None:
+    assert unrelated(a_turn(), a_turn(1, profile=CHAT, prompt=900)) is Standing.FIRST
+    assert unrelated(a_turn(1), a_turn(2, profile=CHAT, prompt=900)) is Standing.FIRST
 
 
 def test_without_tools_the_line_is_what_has_the_longest_prompt() -> None:
     conversation = a_turn(1, profile=CHAT, prompt=500)
-    assert not joins(a_turn(profile=CHAT, prompt=50), conversation, extends=False, carries=False)
+    assert unrelated(a_turn(profile=CHAT, prompt=50), conversation) is Standing.SIDE
     title = a_turn(1, profile=CHAT, prompt=50)
-    assert joins(a_turn(profile=CHAT, prompt=500), title, extends=False, carries=False)
+    assert unrelated(a_turn(profile=CHAT, prompt=500), title) is Standing.FIRST
+    assert unrelated(a_turn(profile=CHAT, prompt=50), title) is Standing.NEXT
 
 
-def test_a_turn_in_flight_may_move_the_line_if_it_has_its_system_text_and_tools() -> None:
-    assert may_join(AGENT, None)
-    assert may_join(AGENT, a_turn(1))
-    assert may_join(AGENT, a_turn(1, profile=CHAT))
-    assert not may_join(CHAT, a_turn(1))
-    assert not may_join(Profile("a sub-agent's", "its tools"), a_turn(1))
+def test_a_turn_whose_client_did_not_wait_gives_way_to_the_next_and_never_takes_over() -> None:
+    given_up = a_turn(1, profile=CHAT, prompt=500, abandoned=True)
+    assert unrelated(a_turn(profile=CHAT, prompt=50), given_up) is Standing.NEXT
+    assert unrelated(given_up, a_turn(profile=CHAT, prompt=50)) is Standing.SIDE
+
+
+def test_a_turn_in_flight_may_become_current_if_it_has_the_lines_system_text_and_tools() -> None:
+    assert may_become_current(a_turn(profile=CHAT), None)
+    assert may_become_current(a_turn(), a_turn(1))
+    assert not may_become_current(a_turn(1), a_turn(2))
+    assert may_become_current(a_turn(1), a_turn(2, profile=CHAT))
+    assert not may_become_current(a_turn(profile=CHAT), a_turn(1))
+    assert not may_become_current(a_turn(profile=Profile("a sub-agent's", "its tools")), a_turn(1))
 
 
 def test_two_conversations_that_take_turns_leave_a_doubt() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cwm.domain.errors import InvalidParameterError, TurnInFlightError, TurnNotFoundError
-from cwm.domain.main_line import may_join, rival
+from cwm.domain.main_line import may_become_current, rival
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn, TurnQuery, TurnState
 from cwm.ports.turns import TurnRecords
@@ -58,7 +58,9 @@ class Current:
         while True:
             current = await self.records.current_turn(session.tenant, session.id)
             turns = await self.records.turns(session.tenant, session.id, _RECENT)
-            awaited = [turn for turn in turns if _may_move(turn, current)]
+            awaited = [
+                turn for turn in turns if turn.state is TurnState.ASKED and may_become_current(turn, current)
+            ]
             if not [turn for turn in awaited if not await self.replicas.gone(turn.holder)]:
                 return current, turns
             if asyncio.get_running_loop().time() >= deadline:
@@ -69,8 +71,3 @@ class Current:
                 )
             # Nothing tells that a turn of another gateway ended.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-
-
-def _may_move(turn: Turn, current: Turn | None) -> bool:
-    asked_later = current is None or turn.number > current.number
-    return turn.state is TurnState.ASKED and asked_later and may_join(turn.profile, current)

@@ -199,6 +199,7 @@ class PassThrough:
             turn,
             ids_requested=True,
             abortable=self.directory.survives_aborts(identity),
+            left=incoming.left,
         )
 
     async def _require_related(self, session: Session, said: Said) -> None:
@@ -323,7 +324,9 @@ class PassThrough:
         if token_ids is not None:
             message = None if content is None else message_of(content)
             cached = None if usage is None else usage.cached_tokens
-            await outbound.turn.record(Answered(token_ids, answer.prompt_tokens(), message, cached))
+            await outbound.turn.record(
+                Answered(token_ids, answer.prompt_tokens(), message, cached, outbound.left.is_set())
+            )
         elif answer.begun or not head.streamed:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
 
@@ -333,7 +336,7 @@ class _Outbound:
     """A request as sent to the engine.
 
     ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested; ``abortable``: the engine survives
-    that it is aborted at any moment.
+    that it is aborted at any moment; ``left`` is set when its client leaves.
     """
 
     request: TurnRequest
@@ -341,6 +344,7 @@ class _Outbound:
     turn: RunningTurn | None = None
     ids_requested: bool = False
     abortable: bool = False
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def _departure(incoming: ClientRequest, outbound: _Outbound) -> tuple[Mapping[str, str], Departure]:

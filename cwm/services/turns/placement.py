@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cwm.domain.errors import StorageCorruptionError
-from cwm.domain.main_line import joins
+from cwm.domain.main_line import Standing, standing
 from cwm.domain.prefix import TokenIds, common_length, digests_at
 from cwm.domain.turn import Message, Profile, Turn, TurnQuery, TurnState
 from cwm.ports.turns import TurnRecords
@@ -39,13 +39,13 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Parentage:
-    """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and whether it is on the main line."""
+    """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and what it is to the main line."""
 
     parent: str | None = None
     parent_at: int = 0
     parent_messages: int = 0
     continues: bool = False
-    main: bool = True
+    standing: Standing = Standing.NEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,9 @@ class Placement:
             parent_at,
             _common(asked, inherited) if said.whole else len(inherited),
             parent is not None and parent_at >= parent.prompt_tokens,
-            not said.apart
-            and joins(
+            Standing.SIDE
+            if said.apart
+            else standing(
                 turn,
                 current,
                 extends=_extends(prompt, current),

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import CwmError, SessionNotActiveError
+from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
 from cwm.domain.prefix import TokenIds, digests_at
 from cwm.domain.principal import Principal
@@ -35,12 +36,16 @@ class _Lock:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How a turn ended: the token ids of prompt and answer, where the answer begins, and the answer as a message."""
+    """How a turn ended: the token ids of prompt and answer, where the answer begins, and the answer as a message.
+
+    ``abandoned``: its client did not wait for the whole answer.
+    """
 
     token_ids: TokenIds
     prompt_tokens: int
     message: Message | None = None
     cached_tokens: int | None = None
+    abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,7 @@ class RunningTurn:
             prompt_digest=digests[len(prompt)],
             digest=digests[total],
             cached_tokens=answered.cached_tokens,
+            abandoned=answered.abandoned,
             ended_at=self._turns.clock.now(),
         )
         records = self._turns.records
@@ -169,7 +175,7 @@ class RunningTurn:
                     parent_at=parentage.parent_at,
                     parent_messages=parentage.parent_messages,
                     continues=parentage.continues,
-                    main=parentage.main,
+                    main=parentage.standing is not Standing.SIDE,
                 ),
                 TurnParts(
                     answered.token_ids[parentage.parent_at :],
@@ -177,6 +183,7 @@ class RunningTurn:
                 ),
                 metadata,
                 revision,
+                begins_line=parentage.standing is Standing.FIRST,
             )
         except CwmError:
             self._asked = asked
