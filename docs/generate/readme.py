@@ -14,6 +14,7 @@ from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
 from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
+from cwm.transport.mcp.contract.turns import turn_tools
 from cwm.transport.mcp.contract.windows import window_tools
 from cwm.transport.mcp.results.tools import result_tools
 from docs.generate import settings as settings_page
@@ -53,6 +54,7 @@ def tools() -> str:
     every = (
         *window_tools(),
         *session_tools(),
+        *turn_tools(),
         *context_tools(),
         *result_tools(),
         *agent_tools(),
