@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from cwm.domain.prefix import TokenIds
+from cwm.domain.turn import Message, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,15 @@ class TurnRequest(Protocol):
 
     def texts(self) -> Iterable[str]:
         """The texts that the caller wrote."""
+
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of a chat; of a completion each text prompt as a message of the role ``prompt``, none for ids.
+
+        CWM-1003 for one that is nested too deeply.
+        """
+
+    def profile(self) -> Profile:
+        """The profile of a chat; empty for anything else. CWM-1003 for tools that are nested too deeply."""
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool) -> bytes:
         """The request to send to the engine, which may use stored KV only if it has these ``weights``."""

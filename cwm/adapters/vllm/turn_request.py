@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from cwm.adapters.vllm import request_fields, wire
@@ -12,6 +13,8 @@ from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.messages import message_of, profile_of
+from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import TurnAnswer
 
 _CHAT: Final = "chat"
@@ -48,7 +51,7 @@ _KNOWN: Final = {
 _FREE_CHOICES: Final = (None, "none", "auto")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpenAiRequest:
     """A :class:`cwm.ports.turn_wire.TurnRequest` of ``/v1/completions`` or ``/v1/chat/completions``."""
 
@@ -123,6 +126,27 @@ class OpenAiRequest:
 
     def texts(self) -> Iterable[str]:
         return _strings(self.fields.get("messages" if self.is_chat else "prompt"))
+
+    def messages(self) -> tuple[Message, ...]:
+        return self._messages
+
+    def profile(self) -> Profile:
+        return self._profile
+
+    @cached_property
+    def _messages(self) -> tuple[Message, ...]:
+        return tuple(message_of(content) for content in self._contents())
+
+    @cached_property
+    def _profile(self) -> Profile:
+        return profile_of(self._contents(), self.fields.get("tools")) if self.is_chat else Profile()
+
+    def _contents(self) -> list[dict[str, Any]]:
+        if self.is_chat:
+            return _objects(self.fields.get("messages"))
+        prompt = self.fields.get("prompt")
+        prompts = prompt if isinstance(prompt, list) else [prompt]
+        return [{"role": "prompt", "content": text} for text in prompts if isinstance(text, str)]
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool) -> bytes:
         """The client's bytes with our fields after the last one.
@@ -245,6 +269,10 @@ def _answers(fields: dict[str, Any]) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
         raise InvalidParameterError("'n' must be a whole number.", field="n")
     return max(1, int(value))
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _is_ids(prompt: list[Any]) -> bool:
