@@ -46,6 +46,14 @@ class TurnAnswer(Protocol):
         None when they are unknown.
         """
 
+    def message(self) -> Mapping[str, Any] | None:
+        """What choice 0 of a recorded answer says so far, as a message.
+
+        Its role is ``assistant`` with ``content``, ``reasoning`` and ``tool_calls`` as in OpenAI's API, the last two only
+        if there are any; or ``completion`` with ``content``. None when no token was generated, or the body is too large
+        to be parsed even without its token ids.
+        """
+
     def usage(self) -> PromptUsage | None: ...
 
     def tokens(self) -> int:
