@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cwm.domain.prefix import TokenIds
+from cwm.domain.turn import Message, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,12 @@ class TurnAnswer(Protocol):
         """How many of :meth:`token_ids` are the prompt's."""
 
     def message(self) -> Mapping[str, Any] | None:
-        """The answer so far as a message; None if nothing was generated or it is too large to read."""
+        """What choice 0 of a recorded answer says so far, as a message.
+
+        Its role is ``assistant`` with ``content``, ``reasoning`` and ``tool_calls`` as in OpenAI's API, the last two only
+        if there are any; or ``completion`` with ``content``. None when no token was generated, or the body is too large
+        to be parsed even without its token ids.
+        """
 
     def usage(self) -> PromptUsage | None: ...
 
@@ -85,6 +91,15 @@ class TurnRequest(Protocol):
 
     def texts(self) -> Iterable[str]:
         """The texts that the caller wrote."""
+
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of a chat; of a completion each text prompt as a message of the role ``prompt``, none for ids.
+
+        CWM-1003 for one that is nested too deeply.
+        """
+
+    def profile(self) -> Profile:
+        """The profile of a chat; empty for anything else. CWM-1003 for tools that are nested too deeply."""
 
     def require_continuable(self) -> None:
         """CWM-1003 for a request whose messages cannot be appended to a context: it is no chat, or has media."""

@@ -1,4 +1,4 @@
-"""A response of the pass-through: reads its token ids, and removes them if the client did not ask for them.
+"""A response of the pass-through: reads its token ids and its message, and removes the ids if the client did not ask for them.
 
 The ids are found in the bytes by their field names. Inside a JSON string every quote is escaped, so text
 cannot match the pattern of a name, a colon and an array of numbers. vLLM writes ``null`` when ids were not
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -96,6 +97,9 @@ class _Ids:
             return self._total
         return len(self._prompt or ()) + len(self._new) + self._others
 
+    def prompt_count(self) -> int:
+        return len(self._prompt or ())
+
     def together(self) -> TokenIds | None:
         if self._prompt is None or not self._new or not self._complete:
             return None
@@ -121,6 +125,69 @@ class _Ids:
             self._complete = False
 
 
+class _Message:
+    """Joins what choice 0 says, from the deltas of a stream or from the message of a body."""
+
+    __slots__ = ("_calls", "_content", "_reasoning", "_role")
+
+    def __init__(self) -> None:
+        self._role = ""
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        # By index: ids, names and arguments. A name or id that is repeated counts once.
+        self._calls: dict[int, tuple[list[str], list[str], list[str]]] = {}
+
+    def take(self, answer: dict[str, Any]) -> None:
+        for choice in _choices(answer):
+            if choice.get("index") == 0:
+                self._take_choice(choice)
+
+    def joined(self) -> dict[str, Any] | None:
+        if not self._role:
+            return None
+        message: dict[str, Any] = {"role": self._role, "content": "".join(self._content)}
+        if self._reasoning:
+            message["reasoning"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = [
+                {
+                    "id": "".join(ids[:1]),
+                    "type": "function",
+                    "function": {"name": "".join(names[:1]), "arguments": "".join(arguments)},
+                }
+                for _, (ids, names, arguments) in sorted(self._calls.items())
+            ]
+        return message
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        self._role = "completion" if "text" in choice else "assistant"
+        delta = choice.get("delta") or choice.get("message")
+        if not isinstance(delta, dict):
+            delta = {"content": choice.get("text")}
+        _append(self._content, delta.get("content"))
+        # An engine that writes both names gives both the same text.
+        _append(self._reasoning, delta.get("reasoning") or delta.get("reasoning_content"))
+        if calls := delta.get("tool_calls"):
+            self._take_calls(calls)
+
+    def _take_calls(self, calls: Any) -> None:
+        for position, call in enumerate(_objects(calls)):
+            # The calls of a body have no index.
+            index = call.get("index")
+            ids, names, arguments = self._calls.setdefault(
+                index if isinstance(index, int) else position, ([], [], [])
+            )
+            _append(ids, call.get("id"))
+            if isinstance(function := call.get("function"), dict):
+                _append(names, function.get("name"))
+                _append(arguments, function.get("arguments"))
+
+
+def _append(pieces: list[str], text: Any) -> None:
+    if text and isinstance(text, str):
+        pieces.append(text)
+
+
 def usage_of(usage: Any) -> PromptUsage | None:
     """The prompt's usage; None if the engine does not report how much of the prompt was cached."""
     if not isinstance(usage, dict):
@@ -136,8 +203,11 @@ def _total_of(usage: Any) -> int | None:
 
 
 def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    choices = answer.get("choices")
-    return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
+    return _objects(answer.get("choices"))
+
+
+def _objects(values: Any) -> list[dict[str, Any]]:
+    return [v for v in values if isinstance(v, dict)] if isinstance(values, list) else []
 
 
 def _object(content: bytes) -> dict[str, Any]:
@@ -150,12 +220,13 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 class _Answer:
-    """What both forms of an answer know of its token ids."""
+    """What both forms of an answer know of its token ids and its message."""
 
-    __slots__ = ("_hide_ids", "_ids", "_recorded", "begun", "ended")
+    __slots__ = ("_hide_ids", "_ids", "_message", "_recorded", "begun", "ended")
 
     def __init__(self, *, hide_ids: bool, recorded: bool) -> None:
         self._ids = _Ids()
+        self._message = _Message()
         self._hide_ids = hide_ids
         self._recorded = recorded
         self.begun = False
@@ -163,6 +234,12 @@ class _Answer:
 
     def token_ids(self) -> TokenIds | None:
         return self._ids.together()
+
+    def prompt_tokens(self) -> int:
+        return self._ids.prompt_count()
+
+    def message(self) -> Mapping[str, Any] | None:
+        return self._message.joined() if self._recorded and self._ids.begun else None
 
     def usage(self) -> PromptUsage | None:
         return self._ids.usage
@@ -202,13 +279,18 @@ class BodyAnswer(_Answer):
 
     def finish(self) -> bytes:
         content = self._joined()
+        bare = without_ids(content) if self._recorded else content
         if self._size <= _LARGE_BYTES:
-            self._ids.take(_object(content))
+            answer = _object(content)
+            self._ids.take(answer)
+            self._message.take(answer)
         elif self._recorded:
             self._ids.take_large(content)
+            if len(bare) <= _LARGE_BYTES:
+                self._message.take(_object(bare))
         else:
             self._ids.take_usage(self._tail + content)
-        return without_ids(content) if self._hide_ids else content
+        return bare if self._hide_ids else content
 
     def _joined(self) -> bytes:
         content = b"".join(self._chunks)
@@ -253,6 +335,7 @@ class StreamAnswer(_Answer):
             return event
         answer = _object(data)
         self._ids.take(answer)
+        self._message.take(answer)
         self.begun = self._ids.begun
         if not self._hide_ids:
             return event

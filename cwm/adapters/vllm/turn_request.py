@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from cwm.adapters.vllm import request_fields, wire
@@ -12,6 +13,9 @@ from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.messages import message_of, profile_of
+from cwm.domain.prefix import TokenIds
+from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import TurnAnswer
 
 _CHAT: Final = "chat"
@@ -45,10 +49,13 @@ _KNOWN: Final = {
     _CHAT: request_fields.CHAT | _IGNORED,
     _COMPLETION: request_fields.COMPLETIONS | _IGNORED,
 }
+# Fields that a chat template reads, and fields that end a prompt in another way than with the assistant's turn.
+_TEMPLATE: Final = ("tools", "documents", "chat_template", "chat_template_kwargs")
+_ENDINGS: Final = {"add_generation_prompt": True, "continue_final_message": False, "echo": False}
 _FREE_CHOICES: Final = (None, "none", "auto")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpenAiRequest:
     """A :class:`cwm.ports.turn_wire.TurnRequest` of ``/v1/completions`` or ``/v1/chat/completions``."""
 
@@ -124,14 +131,52 @@ class OpenAiRequest:
     def texts(self) -> Iterable[str]:
         return _strings(self.fields.get("messages" if self.is_chat else "prompt"))
 
-    def body(self, cache_salt: str, *, weights: str, recorded: bool) -> bytes:
+    def messages(self) -> tuple[Message, ...]:
+        return self._messages
+
+    def profile(self) -> Profile:
+        return self._profile
+
+    @cached_property
+    def _messages(self) -> tuple[Message, ...]:
+        return tuple(message_of(content) for content in self._contents())
+
+    @cached_property
+    def _profile(self) -> Profile:
+        return profile_of(self._contents(), self.fields.get("tools")) if self.is_chat else Profile()
+
+    def _contents(self) -> list[dict[str, Any]]:
+        if self.is_chat:
+            return _objects(self.fields.get("messages"))
+        prompt = self.fields.get("prompt")
+        prompts = prompt if isinstance(prompt, list) else [prompt]
+        return [{"role": "prompt", "content": text} for text in prompts if isinstance(text, str)]
+
+    def require_continuable(self) -> None:
+        if not self.is_chat:
+            raise InvalidParameterError(
+                "Only a chat can be continued with new messages: ask /v1/chat/completions.",
+                field="CWM-Continue",
+            )
+        for name, usual in _ENDINGS.items():
+            if self.fields.get(name, usual) not in {usual, None}:
+                raise InvalidParameterError(f"A context is continued without '{name}'.", field=name)
+        if not self._contents() or not all(map(_is_text_only, self._contents())):
+            raise InvalidParameterError(
+                "A context is continued with at least one message, of text only.", field="messages"
+            )
+
+    def template_options(self) -> Mapping[str, Any]:
+        return {name: self.fields[name] for name in _TEMPLATE if self.fields.get(name) is not None}
+
+    def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:
         """The client's bytes with our fields after the last one.
 
         A JSON parser keeps the last of equal names, so this also overrides a ``return_token_ids: false``.
         """
         ours: dict[str, Any] = {"cache_salt": cache_salt}
-        if weights:
-            ours["kv_transfer_params"] = wire.expected_weights(weights)
+        if weights or prompt is not None:
+            ours["kv_transfer_params"] = wire.transfer_params(weights, prompt)
         if recorded:
             ours["return_token_ids"] = True
         if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:
@@ -245,6 +290,18 @@ def _answers(fields: dict[str, Any]) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
         raise InvalidParameterError("'n' must be a whole number.", field="n")
     return max(1, int(value))
+
+
+def _is_text_only(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return all(
+        isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in parts
+    )
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _is_ids(prompt: list[Any]) -> bool:

@@ -64,9 +64,10 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def expected_weights(digest: str) -> dict[str, Any]:
-    """``kv_transfer_params`` of a turn that may use stored KV only of these weights."""
-    return {_WEIGHTS: digest}
+def transfer_params(weights: str, prompt: TokenIds | None = None) -> dict[str, Any]:
+    """``kv_transfer_params`` of a turn: use stored KV only of these weights, and compute these ids instead of the messages."""
+    expected = {_WEIGHTS: weights} if weights else {}
+    return expected if prompt is None else {**expected, "prompt_token_ids": list(prompt)}
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.messages import message_of
 from cwm.ports.turn_wire import PromptUsage
 
 FIRST = {
@@ -213,3 +214,164 @@ def test_a_recorded_body_over_the_limit_is_refused_with_what_to_ask_for() -> Non
     answer.feed(b" " * 1_000_000)
     with pytest.raises(InvalidParameterError, match=r"more than 1000000 bytes\. Ask for less \(n, logprobs"):
         answer.feed(b" ")
+
+
+def delta(ids: list[int] | None = None, **fields: Any) -> dict[str, Any]:
+    return event({"delta": fields, "finish_reason": None, "token_ids": ids or [1]})
+
+
+def part_of_call(index: int, arguments: str, **first: Any) -> dict[str, Any]:
+    """A delta of a tool call as vLLM streams it: the first of each call has its id and name."""
+    function = {"arguments": arguments, **({"name": first.pop("name")} if first else {})}
+    return delta(tool_calls=[{"index": index, "function": function, **first}])
+
+
+CALLS: list[dict[str, Any]] = [
+    {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.py"}'}},
+    {"id": "call_2", "type": "function", "function": {"name": "glob", "arguments": ""}},
+]
+CALL_STREAM = sse(
+    FIRST,
+    delta(reasoning="Two "),
+    delta(reasoning="calls."),
+    delta(content="I look."),
+    part_of_call(0, "", id="call_1", type="function", name="read"),
+    part_of_call(0, '{"path": '),
+    part_of_call(1, "", id="call_2", type="function", name="glob"),
+    part_of_call(0, '"a.py"}'),
+    event({"delta": {"content": ""}, "finish_reason": "tool_calls", "token_ids": [2]}),
+    {"id": "chatcmpl-1", "choices": [], "usage": {"prompt_tokens": 3, "total_tokens": 9}},
+    "[DONE]",
+)
+
+
+@given(cuts=st.lists(st.integers(0, len(CALL_STREAM)), max_size=12))
+def test_a_stream_cut_anywhere_gives_the_same_message(cuts: list[int]) -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    read(answer, CALL_STREAM, *cuts)
+    assert answer.message() == {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning": "Two calls.",
+        "tool_calls": CALLS,
+    }
+
+
+def body(message: dict[str, Any], ids: list[int] | None = None) -> bytes:
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "token_ids": [8, 9]}
+    return json.dumps({"choices": [choice], "prompt_token_ids": ids or [5, 6, 7]}).encode()
+
+
+REPLY = {"role": "assistant", "content": "hi", "refusal": None, "annotations": None, "audio": None}
+
+
+@pytest.mark.parametrize(
+    ("engines", "message"),
+    [
+        ({**REPLY, "function_call": None, "reasoning": None}, {"role": "assistant", "content": "hi"}),
+        ({**REPLY, "content": None}, {"role": "assistant", "content": ""}),
+        ({**REPLY, "tool_calls": CALLS}, {"role": "assistant", "content": "hi", "tool_calls": CALLS}),
+        (
+            {**REPLY, "reasoning": "Think.", "reasoning_content": "Think."},
+            {"role": "assistant", "content": "hi", "reasoning": "Think."},
+        ),
+        ({**REPLY, "reasoning_content": "Th"}, {"role": "assistant", "content": "hi", "reasoning": "Th"}),
+    ],
+)
+def test_a_body_gives_its_message_without_what_is_null(
+    engines: dict[str, Any], message: dict[str, Any]
+) -> None:
+    answer = BodyAnswer(hide_ids=True)
+    read(answer, body(engines))
+    assert answer.message() == message
+
+
+def test_what_a_client_sends_back_has_the_digest_of_what_it_got() -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    read(answer, CALL_STREAM)
+    arguments = ['{"path":"a.py"}', "{}"]
+    calls = [
+        {**call, "function": {**call["function"], "arguments": text}}
+        for call, text in zip(CALLS, arguments, strict=True)
+    ]
+    next_turns = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    message = answer.message()
+    assert message is not None
+    assert message_of(message).digest == message_of(next_turns).digest
+
+
+def test_a_completion_gives_its_text_streamed_or_whole() -> None:
+    pieces = [event({"text": text, "token_ids": [1], "finish_reason": None}) for text in ("Once ", "more")]
+    pieces[0]["choices"][0]["prompt_token_ids"] = [5]
+    stream, whole = StreamAnswer(recorded=True, hide_ids=True), BodyAnswer(hide_ids=True)
+    read(stream, sse(*pieces, "[DONE]"))
+    choice = {"index": 0, "text": "Once more", "token_ids": [1, 1], "prompt_token_ids": [5]}
+    read(whole, json.dumps({"choices": [choice]}).encode())
+    assert stream.message() == whole.message() == {"role": "completion", "content": "Once more"}
+
+
+def test_a_stream_that_breaks_off_gives_the_message_so_far() -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    answer.feed(sse(FIRST))
+    assert answer.message() is None
+    answer.feed(sse(word("He", [8]), word("llo", [9])) + b'data: {"choices":[{"index":0,"delta":{"con')
+    assert answer.message() == {"role": "assistant", "content": "Hello"}
+
+
+def test_an_answer_that_ends_at_once_gives_an_empty_message() -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    read(answer, sse(FIRST, word("", [2], "stop"), "[DONE]"))
+    assert answer.message() == {"role": "assistant", "content": ""}
+
+
+def test_of_several_choices_the_first_gives_the_message() -> None:
+    choices = [
+        {"index": index, "delta": {"content": text}, "token_ids": [1]} for index, text in ((1, "b"), (0, "a"))
+    ]
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    read(answer, sse({"choices": choices}))
+    assert answer.message() == {"role": "assistant", "content": "a"}
+
+
+def test_an_answer_that_is_not_recorded_gives_no_message() -> None:
+    content = body(REPLY)
+    whole, stream = (
+        BodyAnswer(hide_ids=False, recorded=False),
+        StreamAnswer(recorded=False, hide_ids=False),
+    )
+    assert (read(whole, content), read(stream, CALL_STREAM)) == (content, CALL_STREAM)
+    assert (whole.message(), stream.message()) == (None, None)
+
+
+def test_a_long_prompt_does_not_hide_the_message() -> None:
+    answer = BodyAnswer(hide_ids=True)
+    read(answer, body(REPLY, list(range(100_000))))
+    assert answer.message() == {"role": "assistant", "content": "hi"}
+    assert answer.token_ids() == (*range(100_000), 8, 9)
+
+
+def test_a_long_body_gives_no_message() -> None:
+    answer = BodyAnswer(hide_ids=True)
+    read(answer, large(ids=True))
+    assert answer.token_ids() is not None
+    assert answer.message() is None
+
+
+strange = st.recursive(
+    st.none() | st.integers(0, 2) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["index", "function", "id", "name", "arguments", "content"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(fields=st.dictionaries(st.sampled_from(["content", "reasoning", "tool_calls", "role"]), strange))
+def test_a_strange_delta_passes_unchanged(fields: dict[str, Any]) -> None:
+    odd = event({"delta": fields, "finish_reason": "stop", "token_ids": [1]})
+    answer = StreamAnswer(recorded=True, hide_ids=False)
+    assert read(answer, sse(odd)) == sse(odd)
+    assert answer.message() is not None

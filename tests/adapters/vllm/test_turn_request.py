@@ -13,6 +13,8 @@ from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.request_fields import CHAT as CHAT_FIELDS
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.messages import message_of, profile_of
+from cwm.domain.turn import Profile
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 WIRE = OpenAiWire()
@@ -261,3 +263,50 @@ def test_texts_are_those_of_messages_in_both_forms() -> None:
         "not a message",
     ]
     assert list(WIRE.read(CHAT, json.dumps({"messages": messages}).encode()).texts())[:2] == ["one", "two"]
+
+
+def test_a_chat_gives_its_messages_in_order_and_its_profile() -> None:
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        "not a message",
+        {"role": "assistant", "content": None, "reasoning": "Think."},
+    ]
+    tools = [{"type": "function", "function": {"name": "bash"}}]
+    request = WIRE.read(CHAT, json.dumps({"messages": messages, "tools": tools}).encode())
+    contents = [message for message in messages if isinstance(message, dict)]
+    assert request.messages() == tuple(message_of(content) for content in contents)
+    assert [message.content for message in request.messages()] == contents
+    assert request.profile() == profile_of(contents, tools)
+
+
+def test_messages_and_profile_are_computed_once() -> None:
+    request = WIRE.read(CHAT, b'{"messages": [{"role": "user", "content": "hi"}], "tools": [{}]}')
+    assert request.messages() is request.messages()
+    assert request.profile() is request.profile()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts"), [("Once", ["Once"]), (["Once"], ["Once"]), ([1, 2], []), ([[1, 2]], []), (None, [])]
+)
+def test_a_completion_gives_its_text_as_a_message_and_no_profile(prompt: Any, texts: list[str]) -> None:
+    request = WIRE.read(COMPLETIONS, json.dumps({"prompt": prompt}).encode())
+    assert [message.content for message in request.messages()] == [
+        {"role": "prompt", "content": text} for text in texts
+    ]
+    assert request.profile() == Profile()
+
+
+@pytest.mark.parametrize("messages", [None, {}, "hi", [], [1, None, ["hi"]]])
+def test_what_is_no_list_of_messages_gives_none(messages: Any) -> None:
+    request = WIRE.read(CHAT, json.dumps({"messages": messages, "tools": messages}).encode())
+    assert request.messages() == ()
+
+
+@given(messages=st.lists(st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), json_values)))
+def test_reading_messages_changes_nothing_that_is_sent(messages: list[dict[str, Any]]) -> None:
+    request = WIRE.read(CHAT, json.dumps({"messages": messages}).encode())
+    assert len(request.messages()) == len(messages)
+    request.profile()
+    assert json.loads(request.body("s", weights="", recorded=False))["messages"] == messages
+    assert request.fields["messages"] == messages

@@ -1,0 +1,162 @@
+"""Messages of a conversation: two transmissions of one message have one digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
+from typing import Any, Final
+
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.turn import Message, Profile
+
+_DIGEST_CHARS: Final = 32
+_INLINE_MEDIA_CHARS: Final = 4096
+_MEDIA_ENDINGS: Final = ("data", "embeds")
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
+_SYSTEM: Final = ("system", "developer")
+# They say how to send or store a message, which may change each time it is sent.
+_TRANSPORT_MARKS: Final = frozenset({"cache_control", "prompt_cache_breakpoint"})
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+def message_of(content: Mapping[str, Any]) -> Message:
+    """The message with its digest. A large medium in it is replaced by its digest ``sha256:…`` and its size in ``bytes``.
+
+    CWM-1003 if it is nested too deeply.
+    """
+    content = _without_large_media(content)
+    return Message(_digest(_json(canonical_message(content))), content)
+
+
+def profile_of(messages: Iterable[Mapping[str, Any]], tools: Any) -> Profile:
+    """The profile of a request with these messages and, if it is a list, these ``tools`` in any order.
+
+    CWM-1003 if the tools are nested too deeply.
+    """
+    beginning = takewhile(lambda message: message.get("role") in _SYSTEM, messages)
+    system = "\n".join(text for message in beginning for text in _texts(message.get("content")))
+    definitions = sorted(_json(_essence(tool)) for tool in tools) if isinstance(tools, list) else []
+    return Profile(_digest(system), _digest("\n".join(definitions)))
+
+
+def canonical_message(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What all transmissions of a message have in common: the canonical form of a canonical form is itself.
+
+    Clients leave out the reasoning when they send an answer back, and change the white space around it.
+    """
+    role, text, calls = (content.get(name) for name in ("role", "content", "tool_calls"))
+    text = _canonical_content(text)
+    return _filled(
+        {
+            "role": "system" if role == "developer" else role,
+            "content": text.strip() if role == "assistant" and isinstance(text, str) else text,
+            "name": content.get("name"),
+            "tool_call_id": content.get("tool_call_id"),
+            "tool_calls": [_canonical_call(call) for call in calls] if isinstance(calls, list) else calls,
+        }
+    )
+
+
+def _canonical_content(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    parts = [part for part in map(_canonical_part, content) if part != {"type": "text"}]
+    return parts[0]["text"] if len(parts) == 1 and _is_text(parts[0]) else parts
+
+
+def _canonical_part(part: Any) -> Any:
+    if isinstance(part, str):
+        part = {"type": "text", "text": part}
+    return _filled({"type": "text", "text": part["text"]}) if _is_text(part) else _essence(part)
+
+
+def _canonical_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return _essence(call)
+    arguments = _canonical_arguments(function.get("arguments"))
+    function = _filled({"name": function.get("name"), "arguments": arguments})
+    return _filled({"id": call.get("id"), "function": function})
+
+
+def _canonical_arguments(arguments: Any) -> str:
+    """Clients parse arguments and serialise them again; to those in JavaScript 1.0 is 1. Without arguments some send {}."""
+    text = arguments if isinstance(arguments, str) else _json(arguments)
+    try:
+        value = json.loads(text, parse_float=_number)
+        return "" if value in _EMPTY else _ENCODER.encode(value)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def _essence(value: Any) -> Any:
+    """A content part or a tool without transport marks and empty fields."""
+    if not isinstance(value, dict):
+        return value
+    return _filled(
+        {name: _filled(inner) if isinstance(inner, dict) else inner for name, inner in value.items()}
+    )
+
+
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    return {n: value for n, value in fields.items() if value not in _EMPTY and n not in _TRANSPORT_MARKS}
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _texts(content: Any) -> list[str]:
+    parts = content if isinstance(content, list) else [content]
+    texts = (part["text"] if _is_text(part) else part for part in parts)
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _without_large_media(content: Mapping[str, Any]) -> dict[str, Any]:
+    parts = content.get("content")
+    if not isinstance(parts, list):
+        return dict(content)
+    return {**content, "content": [_small_part(part) for part in parts]}
+
+
+def _small_part(part: Any) -> Any:
+    """The media of a part are in its fields, or in those of an object in it."""
+    if not isinstance(part, dict) or _is_text(part):
+        return part
+    return _small_fields(
+        {name: _small_fields(inner) if isinstance(inner, dict) else inner for name, inner in part.items()}
+    )
+
+
+def _small_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    small = dict(fields)
+    for name, value in fields.items():
+        if isinstance(value, str) and len(value) > _INLINE_MEDIA_CHARS and _is_medium(name, value):
+            medium = value.encode(errors="surrogatepass")
+            small |= {name: f"sha256:{hashlib.sha256(medium).hexdigest()}", "bytes": len(medium)}
+    return small
+
+
+def _is_medium(name: str, value: str) -> bool:
+    return name.endswith(_MEDIA_ENDINGS) or (name.endswith("url") and value[:5].lower() == "data:")
+
+
+def _json(value: Any) -> str:
+    try:
+        return _ENCODER.encode(value)
+    except RecursionError as error:
+        raise InvalidParameterError(
+            "'messages' or 'tools' are nested too deeply.", field="messages"
+        ) from error
+
+
+def _digest(text: str) -> str:
+    """Empty for an empty text."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_CHARS] if text else ""
