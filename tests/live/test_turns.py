@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -250,22 +251,26 @@ async def test_two_conversations_under_one_id_are_named_and_either_can_be_frozen
     assert shown["messages"][1]["content"].startswith("One.")
 
 
+async def shell(gateway: LiveGateway, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "cwm",
+        *arguments,
+        env={**os.environ, "CWM_PORT": gateway.url.rsplit(":", 1)[1]},
+        stdout=subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
 async def test_what_was_said_can_be_read_in_the_shell(
     gateway: LiveGateway, agent: Talk, client: openai.AsyncOpenAI
 ) -> None:
     session = new_name("read")
     answer = await chat(client, agent, [user("What can be read?")], CWM_Session_Id=session)
     text = answer.parse().choices[0].message.content
-    environ = {**os.environ, "CWM_PORT": gateway.url.rsplit(":", 1)[1]}
-    shown, log = (
-        subprocess.run(
-            [sys.executable, "-m", "cwm", "turns", command, session],
-            env=environ,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for command in ("show", "log")
-    )
+    shown = await shell(gateway, "turns", "show", session)
     assert shown.startswith(f"[user]\nWhat can be read?\n\n[assistant]\n{text}")
-    assert answer.headers["cwm-turn"] in log
+    assert answer.headers["cwm-turn"] in await shell(gateway, "turns", "log", session)

@@ -286,7 +286,7 @@ class PassThrough:
             settle,
             departure,
         )
-        turn_id = outbound.turn and outbound.turn.id
+        turn_id = None if outbound.turn is None else outbound.turn.id
         task = self._running.start(self._run(exchange, outbound, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
