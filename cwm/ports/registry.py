@@ -71,7 +71,7 @@ class Registry(TurnRecords, Protocol):
     ) -> Session:
         """Create a session and end the intent that it fulfils. CWM-3001 when the id is taken, in any state.
 
-        Token ids become its first turn, an ended main one. Returns the session as created: in the current salt scope, unless it was thawed.
+        Returns the session as created: in the current salt scope, unless it was thawed.
         """
 
     async def session(self, tenant: str, session_id: str, *, any_state: bool = False) -> Session | None:

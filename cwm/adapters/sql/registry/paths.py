@@ -51,23 +51,29 @@ def tokens_of(connection: Connection, tenant: str, session_id: str, turn_id: str
     return join(reversed(deltas), rows[0].digest, **whose)
 
 
-def messages_of(connection: Connection, tenant: str, session_id: str, turn_id: str) -> list[Message]:
-    """The messages of an ended turn's context. CWM-4004."""
-    whose = {"session_id": session_id, "turn_id": turn_id}
+def digests_of(connection: Connection, tenant: str, session_id: str, turn_id: str) -> list[str]:
+    """The digests of the messages of an ended turn's context. CWM-4004."""
     rows = connection.execute(_MESSAGES, {"of_tenant": tenant, "of_turn": turn_id}).all()
-    if not rows:
-        raise StorageCorruptionError("The messages of a turn are gone.", **whose)
-    end = count = rows[0].parent_messages + len(rows[0].messages)
     parts: list[list[str]] = []
+    end = count = rows[0].parent_messages + len(rows[0].messages) if rows else -1
     for row in rows:
         parts.append(row.messages[: max(end - row.parent_messages, 0)])
         end = min(end, row.parent_messages)
     digests = [digest for part in reversed(parts) for digest in part]
+    if len(digests) != count:
+        raise StorageCorruptionError("Messages of a turn are gone.", session_id=session_id, turn_id=turn_id)
+    return digests
+
+
+def messages_of(connection: Connection, tenant: str, session_id: str, turn_id: str) -> list[Message]:
+    """The messages of an ended turn's context. CWM-4004."""
+    whose = {"session_id": session_id, "turn_id": turn_id}
+    digests = digests_of(connection, tenant, session_id, turn_id)
     contents: dict[str, dict[str, Any]] = {}
     for batch in at_a_time(sorted(set(digests))):
         which = {"of_tenant": tenant, "of_session": session_id, "of_digests": batch}
         for row in connection.execute(_CONTENTS, which):
             contents[row.digest] = restore_json(row.packed, **whose)
-    if len(digests) != count or not contents.keys() >= set(digests):
+    if not contents.keys() >= set(digests):
         raise StorageCorruptionError("A message of a turn is gone.", **whose)
     return [Message(digest, contents[digest]) for digest in digests]
