@@ -43,8 +43,8 @@ def upgrade() -> None:
         sa.Column("main", sa.Boolean(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=True),
         sa.Column("head", Text, nullable=True),
-        sa.Column("packed", sa.LargeBinary(), nullable=True),
         sa.Column("messages", sa.JSON(), nullable=False),
+        sa.Column("packed", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(
             ["tenant", "session_id"],
             ["sessions.tenant", "sessions.id"],

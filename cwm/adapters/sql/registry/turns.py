@@ -229,11 +229,11 @@ def _this(turn: Turn) -> dict[str, Any]:
 
 def _head(connection: Connection, turn: Turn, token_ids: TokenIds) -> dict[str, Any]:
     """Parameters of ``_HEAD``: the head of the turn's context, or the parent that has the same."""
-    if turn.parent is None:
-        return {"to_head": head_of(token_ids), "of_head": None}
     if turn.parent_at >= HEAD_TOKENS:
         return {"to_head": None, "of_head": turn.parent}
-    shared = tokens_of(connection, turn.tenant, turn.session_id, turn.parent)[: turn.parent_at]
+    shared: TokenIds = ()
+    if turn.parent is not None and turn.parent_at:
+        shared = tokens_of(connection, turn.tenant, turn.session_id, turn.parent)[: turn.parent_at]
     return {"to_head": head_of((*shared, *token_ids[:HEAD_TOKENS])), "of_head": None}
 
 

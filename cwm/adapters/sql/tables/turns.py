@@ -36,8 +36,9 @@ turns = Table(
     required("main", Boolean),
     Column("cached_tokens", Integer),
     Column("head", Text),
-    Column("packed", LargeBinary),
     required("messages", JSON),
+    # Last: SQLite reads through everything before a column.
+    Column("packed", LargeBinary),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
     Index(None, "tenant", "session_id", "number", unique=True),
 )
