@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from cwm.domain.canary import Canary
 from cwm.domain.engine import EngineIdentity, Tier
@@ -18,6 +18,7 @@ from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionQuery, SessionState
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
+from cwm.ports.turns import TurnRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Stock:
     windows: Mapping[str, int]
 
 
-class Registry(Protocol):
+class Registry(TurnRecords, Protocol):
     # sessions
 
     async def add_session(
@@ -85,23 +86,7 @@ class Registry(Protocol):
         """
 
     async def session_tokens(self, tenant: str, session_id: str) -> TokenIds:
-        """The exact token ids of the last recorded turn; empty before the first. CWM-2001, CWM-4004."""
-
-    async def record_turn(
-        self,
-        tenant: str,
-        session_id: str,
-        token_ids: Sequence[int],
-        at: datetime,
-        metadata: Mapping[str, Any] | None = None,
-        revision: int | None = None,
-        created_at: datetime | None = None,
-    ) -> Session | None:
-        """Replace the session's token ids (and its metadata, if given), make it active and increment its revision.
-
-        Returns None, and changes nothing, when the session is no longer active or thawed, or no longer at
-        ``revision``, or not the one created at ``created_at``, where these are given.
-        """
+        """The exact token ids of the current turn's context; empty before the first. CWM-2001, CWM-4004."""
 
     async def sessions(self, tenant: str, query: SessionQuery) -> list[Session]:
         """At most ``query.limit`` sessions, without their metadata."""
@@ -112,9 +97,6 @@ class Registry(Protocol):
         These are active and thawed sessions, and frozen ones whose window is still pending: its chunk references
         are not written yet.
         """
-
-    async def touch_session(self, session: Session, at: datetime) -> bool:
-        """Record that a turn starts. False, and nothing changed, when the session is not live or has been replaced."""
 
     async def expire_session(self, session: Session, at: datetime) -> bool:
         """Make a live session read-only. False when it changed, or a turn of it started, since it was read."""
@@ -128,7 +110,7 @@ class Registry(Protocol):
         debt: Debt | None = None,
         created_at: datetime | None = None,
     ) -> Intent | None:
-        """Remove a session and its tokens. Returns the intent of releasing its ``debt``, if any.
+        """Remove a session and its turns. Returns the intent of releasing its ``debt``, if any.
 
         CWM-2001, also when ``created_at`` is given and differs; CWM-3002 for a frozen session. While windows refer
         to it, its id stays taken and CWM's own metadata is kept for them.

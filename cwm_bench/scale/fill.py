@@ -16,7 +16,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateIndex
 
 from cwm.adapters.sql import schema
-from cwm.adapters.sql.tables.sessions import session_tokens, sessions, snapshots
+from cwm.adapters.sql.tables.sessions import sessions, snapshots
+from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.window_lists import window_counts, window_grams, window_search, window_terms
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.window_list.terms import grams_of, spelled
@@ -24,7 +25,7 @@ from cwm_bench.scale.rows import batches
 
 _TABLES: Final = (
     sessions,
-    session_tokens,
+    turns,
     snapshots,
     windows,
     window_search,

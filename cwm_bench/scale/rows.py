@@ -14,9 +14,10 @@ from functools import cache
 from typing import Any, Final
 
 from cwm.adapters.sql.registry.packed import compress
-from cwm.adapters.sql.registry.sessions import head_of
+from cwm.adapters.sql.registry.sessions import first_turn, standing
 from cwm.adapters.sql.rows import session_values, window_values
-from cwm.adapters.sql.tables.sessions import session_tokens, sessions, snapshots
+from cwm.adapters.sql.tables.sessions import sessions, snapshots
+from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.window_lists import window_search, window_terms
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.window_list.terms import search_values, term_values
@@ -100,19 +101,9 @@ def _add_session(batch: Batch, session: int, first: int, size: int, count: int) 
         updated_at=at + timedelta(minutes=chance.randrange(1, 600)),
         frozen_at=at,
     )
-    ids = _ids(session, record.token_count)
-    packed, digest = compress(ids)
-    batch.add(sessions, session_values(record) | {"head": head_of(ids), "thawed_from_uid": None})
-    batch.add(
-        session_tokens,
-        {
-            "tenant": tenant,
-            "session_id": record.id,
-            "digest": digest,
-            "token_count": len(ids),
-            "packed": packed,
-        },
-    )
+    turn = first_turn(record, _ids(session, record.token_count))
+    batch.add(sessions, session_values(record) | standing(turn) | {"thawed_from_uid": None})
+    batch.add(turns, turn)
     for start in range(first, first + size, _CLONES):
         _add_clones(batch, record, start, min(_CLONES, first + size - start), count, chance)
 

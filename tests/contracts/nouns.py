@@ -1,16 +1,18 @@
-"""Complete sessions and windows, of which a test names only what it is about."""
+"""Complete sessions, turns and windows, of which a test names only what it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
+from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.prefix import digest
 from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Turn, TurnParts
 from cwm.domain.window import Chunk, Durability, Window
 from cwm.ports.registry import Registry, StoredChunks
 
@@ -78,6 +80,42 @@ def a_window(name: str = "w1", tenant: str = "acme", **given: Any) -> Window:
 def stored(*hashes: str, size_bytes: int = 100, tier: Tier = Tier.REDIS) -> StoredChunks:
     chunks = tuple(Chunk(chunk, size_bytes) for chunk in hashes)
     return StoredChunks(chunks, tier, {tier.value: len(chunks)})
+
+
+def a_turn(turn_id: str = "t1", session_id: str = "s1", tenant: str = "acme", **fields: Any) -> Turn:
+    turn = Turn(tenant=tenant, session_id=session_id, id=turn_id, author="ann", asked_at=NOW)
+    return replace(turn, **fields)
+
+
+async def recorded(
+    registry: Registry,
+    tenant: str,
+    session_id: str,
+    token_ids: Sequence[int],
+    at: datetime,
+    metadata: Mapping[str, Any] | None = None,
+    revision: int | None = None,
+    created_at: datetime | None = None,
+) -> Session | None:
+    """The session after a main turn with these ids and no parent; None if the turn is not recorded."""
+    session = await registry.session(tenant, session_id, any_state=True)
+    if session is None:
+        return None
+    turn = a_turn(uuid4().hex, session_id, tenant, asked_at=at)
+    asked = await registry.begin_turn(turn, created_at or session.created_at)
+    if asked is None:
+        return None
+    count, content = len(token_ids), digest(token_ids)
+    ended = replace(
+        asked,
+        prompt_tokens=count,
+        total_tokens=count,
+        prompt_digest=content,
+        digest=content,
+        main=True,
+        ended_at=at,
+    )
+    return await registry.end_turn(ended, TurnParts(tuple(token_ids)), metadata, revision)
 
 
 async def freeze(

@@ -26,10 +26,12 @@ from tests.contracts.nouns import (
     LATER,
     NOW,
     a_session,
+    a_turn,
     a_window,
     being_frozen,
     clone,
     freeze,
+    recorded,
     remove,
     stored,
 )
@@ -285,7 +287,7 @@ async def test_an_idle_session_expires_unless_it_moved_on(registry: Registry) ->
     assert not await registry.expire_session(a_session(revision=7), LATER)
     assert not await registry.expire_session(a_session(created_at=LATER), LATER)
     assert await registry.expire_session(a_session(), LATER)
-    assert await registry.record_turn("acme", "s1", (*IDS, 1), LATER) is None
+    assert await recorded(registry, "acme", "s1", (*IDS, 1), LATER) is None
     assert await registry.idle_sessions_of_every_tenant(LATER.replace(year=2030), 10) == []
     over = await registry.expired_sessions_of_every_tenant(LATER.replace(year=2030), 10)
     assert [(session.id, session.state) for session in over] == [("s1", SessionState.EXPIRED)]
@@ -294,12 +296,12 @@ async def test_an_idle_session_expires_unless_it_moved_on(registry: Registry) ->
 
 async def test_a_session_in_which_a_turn_began_meanwhile_does_not_expire(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
-    assert not await registry.touch_session(a_session(created_at=LATER), LATER)
-    assert await registry.touch_session(a_session(), LATER)
+    assert await registry.begin_turn(a_turn(asked_at=LATER), LATER) is None
+    assert await registry.begin_turn(a_turn(asked_at=LATER), NOW)
     assert not await registry.expire_session(a_session(), LATER)
     assert await registry.session("acme", "s1") == a_session(updated_at=LATER)
     assert await registry.expire_session(a_session(updated_at=LATER), LATER)
-    assert not await registry.touch_session(a_session(), LATER)
+    assert await registry.begin_turn(a_turn("t2"), NOW) is None
 
 
 async def test_an_expired_session_is_frozen_as_it_is(registry: Registry) -> None:

@@ -18,8 +18,20 @@ from cwm.domain.errors import (
     StorageWriteError,
 )
 from cwm.domain.session import LIVE, Session, SessionMark, SessionQuery, SessionState
+from cwm.domain.turn import Message, TurnParts, TurnQuery
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window, freeze, stored
+from tests.contracts.nouns import (
+    IDS,
+    LATER,
+    NOW,
+    Damage,
+    a_session,
+    a_turn,
+    a_window,
+    freeze,
+    recorded,
+    stored,
+)
 
 
 async def test_a_session_comes_back_as_it_was_given(registry: Registry) -> None:
@@ -85,7 +97,7 @@ async def test_a_turn_replaces_the_ids_and_makes_the_session_active(
 ) -> None:
     await registry.add_session(a_session(state=state, thawed_from="w", metadata={"kept": 1}), IDS)
     longer = (*IDS, 2**32 - 1, 0)
-    after = await registry.record_turn("acme", "s1", longer, LATER)
+    after = await recorded(registry, "acme", "s1", longer, LATER)
     assert after == a_session(
         state=SessionState.ACTIVE,
         thawed_from="w",
@@ -100,7 +112,7 @@ async def test_a_turn_replaces_the_ids_and_makes_the_session_active(
 
 async def test_a_turn_replaces_the_metadata_that_is_given(registry: Registry) -> None:
     await registry.add_session(a_session(metadata={"old": 1}), IDS)
-    after = await registry.record_turn("acme", "s1", IDS, LATER, {"new": 2})
+    after = await recorded(registry, "acme", "s1", IDS, LATER, {"new": 2})
     assert after is not None
     assert after.metadata == {"new": 2}
 
@@ -111,7 +123,7 @@ async def test_a_turn_of_a_session_that_is_not_live_changes_nothing(
 ) -> None:
     before = a_session(state=state)
     await registry.add_session(before, IDS)
-    assert await registry.record_turn("acme", "s1", (1, 2), LATER, {"new": 2}) is None
+    assert await recorded(registry, "acme", "s1", (1, 2), LATER, {"new": 2}) is None
     seen = None if state is SessionState.DELETED else before
     assert await registry.session("acme", "s1") == seen
     assert await registry.session_tokens("acme", "s1") == IDS
@@ -119,10 +131,10 @@ async def test_a_turn_of_a_session_that_is_not_live_changes_nothing(
 
 async def test_a_turn_that_continues_a_revision_is_recorded_at_that_one_alone(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
-    first = await registry.record_turn("acme", "s1", (*IDS, 1), LATER, revision=0)
+    first = await recorded(registry, "acme", "s1", (*IDS, 1), LATER, revision=0)
     assert first is not None
     assert first.revision == 1
-    assert await registry.record_turn("acme", "s1", (*IDS, 2), LATER, {"new": 2}, revision=0) is None
+    assert await recorded(registry, "acme", "s1", (*IDS, 2), LATER, {"new": 2}, revision=0) is None
     assert await registry.session("acme", "s1") == first
     assert await registry.session_tokens("acme", "s1") == (*IDS, 1)
 
@@ -148,10 +160,10 @@ async def test_a_turn_of_a_session_is_not_recorded_in_another_one_of_the_same_id
     again = a_session(created_at=LATER)
     await registry.add_session(again, ())
     for revision in (0, None):
-        assert await registry.record_turn("acme", "s1", IDS, LATER, None, revision, NOW) is None
+        assert await recorded(registry, "acme", "s1", IDS, LATER, None, revision, NOW) is None
     assert await registry.session("acme", "s1") == again
     assert await registry.session_tokens("acme", "s1") == ()
-    turn = await registry.record_turn("acme", "s1", IDS, LATER, None, 0, LATER)
+    turn = await recorded(registry, "acme", "s1", IDS, LATER, None, 0, LATER)
     assert turn is not None
     assert turn.revision == 1
 
@@ -161,26 +173,29 @@ async def test_of_turns_that_continue_a_revision_at_once_one_is_recorded(
 ) -> None:
     await registry.add_session(a_session(), IDS)
     replicas = (registry, other_replica) * 4
-    turns = [r.record_turn("acme", "s1", (*IDS, n), LATER, revision=0) for n, r in enumerate(replicas)]
-    recorded = [n for n, session in enumerate(await asyncio.gather(*turns)) if session]
-    assert len(recorded) == 1
-    assert await registry.session_tokens("acme", "s1") == (*IDS, *recorded)
+    turns = [recorded(r, "acme", "s1", (*IDS, n), LATER, revision=0) for n, r in enumerate(replicas)]
+    winners = [n for n, session in enumerate(await asyncio.gather(*turns)) if session]
+    assert len(winners) == 1
+    assert await registry.session_tokens("acme", "s1") == (*IDS, *winners)
 
 
-async def test_a_turn_whose_ids_cannot_be_kept_changes_nothing(
+async def test_a_turn_whose_messages_cannot_be_stored_changes_nothing(
     registry: Registry, database: Database
 ) -> None:
     await registry.add_session(a_session(), IDS)
-    await _rename(database, "session_tokens", "elsewhere")
+    turn = await registry.begin_turn(a_turn(main=True, ended_at=LATER), NOW)
+    assert turn is not None
+    await _rename(database, "turn_contents", "elsewhere")
     with pytest.raises(StorageWriteError):
-        await registry.record_turn("acme", "s1", (*IDS, 1), LATER)
-    await _rename(database, "elsewhere", "session_tokens")
+        await registry.end_turn(turn, TurnParts((*IDS, 1), (Message("m", {}),)))
+    await _rename(database, "elsewhere", "turn_contents")
     assert await registry.session("acme", "s1") == a_session()
+    assert await registry.turn("acme", turn.id) == replace(turn, main=True, ended_at=LATER)
     assert await registry.session_tokens("acme", "s1") == IDS
 
 
 async def test_a_turn_of_an_unknown_session_is_none(registry: Registry) -> None:
-    assert await registry.record_turn("acme", "s1", IDS, LATER) is None
+    assert await recorded(registry, "acme", "s1", IDS, LATER) is None
 
 
 async def test_a_session_is_seen_as_the_last_replica_left_it(
@@ -188,19 +203,26 @@ async def test_a_session_is_seen_as_the_last_replica_left_it(
 ) -> None:
     await registry.add_session(a_session(), IDS)
     for revision in (1, 2):
-        after = await other_replica.record_turn("acme", "s1", IDS, LATER)
+        after = await recorded(other_replica, "acme", "s1", IDS, LATER)
         assert after is not None
         assert after.revision == revision
         assert await registry.session("acme", "s1") == after
 
 
-async def test_turns_recorded_at_once_are_all_counted(registry: Registry) -> None:
-    await registry.add_session(a_session(), IDS)
-    turns = [registry.record_turn("acme", "s1", (*IDS, turn), LATER) for turn in range(8)]
-    recorded = await asyncio.gather(*turns)
-    revisions = {session.revision: turn for turn, session in enumerate(recorded) if session}
-    assert sorted(revisions) == list(range(1, 9))
-    assert await registry.session_tokens("acme", "s1") == (*IDS, revisions[8])
+async def test_of_turns_that_end_at_once_the_one_asked_last_is_current(
+    registry: Registry, other_replica: Registry
+) -> None:
+    await registry.add_session(a_session(), ())
+    replicas = (registry, other_replica) * 4
+    await asyncio.gather(*(recorded(r, "acme", "s1", (*IDS, n), LATER) for n, r in enumerate(replicas)))
+    last = (await registry.turns("acme", "s1", TurnQuery(1)))[0]
+    assert last.number == 8
+    assert await registry.current_turn("acme", "s1") == last
+    assert await registry.session_tokens("acme", "s1") == await registry.turn_tokens(last)
+    session = await registry.session("acme", "s1")
+    main = [turn for turn in await registry.turns("acme", "s1", TurnQuery()) if turn.main]
+    assert session is not None
+    assert session.revision == len(main)
 
 
 async def test_sessions_are_listed_newest_first_up_to_the_limit(registry: Registry) -> None:
@@ -258,9 +280,9 @@ async def test_live_sessions_are_found_by_their_first_sixteen_ids(registry: Regi
 
 async def test_a_turn_changes_the_head_a_session_is_found_by(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    await registry.record_turn("acme", "s1", IDS, LATER)
+    await recorded(registry, "acme", "s1", IDS, LATER)
     assert await registry.live_sessions_with_head("acme", "acme", IDS) == ["s1"]
-    await registry.record_turn("acme", "s1", IDS[1:], LATER)
+    await recorded(registry, "acme", "s1", IDS[1:], LATER)
     assert await registry.live_sessions_with_head("acme", "acme", IDS) == []
 
 
@@ -274,16 +296,18 @@ async def test_a_frozen_session_counts_as_live_until_its_chunks_are_on_record(re
 
 async def test_a_damaged_byte_in_the_ids_of_a_session_is_noticed(registry: Registry, damage: Damage) -> None:
     await registry.add_session(a_session(), IDS)
-    await damage("session_tokens")
+    await damage("turns")
     with pytest.raises(StorageCorruptionError) as noticed:
         await registry.session_tokens("acme", "s1")
     assert noticed.value.code == "CWM-4004"
 
 
-async def test_the_next_turn_mends_the_ids_of_a_session(registry: Registry, damage: Damage) -> None:
+async def test_a_turn_without_a_parent_needs_nothing_of_damaged_ones(
+    registry: Registry, damage: Damage
+) -> None:
     await registry.add_session(a_session(), IDS)
-    await damage("session_tokens")
-    await registry.record_turn("acme", "s1", IDS, LATER)
+    await damage("turns")
+    await recorded(registry, "acme", "s1", IDS, LATER)
     assert await registry.session_tokens("acme", "s1") == IDS
 
 

@@ -15,15 +15,29 @@ from cwm.domain.errors import CwmError
 from cwm.domain.intent import Debt
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery, SessionState
+from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery
 from cwm.domain.window import Window, WindowQuery
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, a_window, clone, remove, stored
+from tests.contracts.nouns import (
+    IDENTITY,
+    IDS,
+    LATER,
+    NOW,
+    a_session,
+    a_turn,
+    a_window,
+    clone,
+    recorded,
+    remove,
+    stored,
+)
 
 pytestmark = pytest.mark.slow
 
 _SECRET: Final = "of-the-other-tenant"
 _IDS_OF_B: Final = (*IDS, 4242)
 _NAMES: Final = ("w1", "w2")
+_MESSAGE: Final = Message("m", {"of": "this tenant"})
 _DEBT: Final = Debt("/models/tiny", 1, 32, len(IDS), pinned=True, hashes=("aa",))
 
 Call: TypeAlias = Callable[[Registry, str, str], Awaitable[Any]]
@@ -38,6 +52,21 @@ def _of(tenant: str, name: str) -> Window:
     return a_window(name, tenant, session_id=f"of-{name}")
 
 
+def _turn(tenant: str, name: str) -> Turn:
+    """With the id of the other tenant's turn, and that of the other's as its parent."""
+    return a_turn(
+        f"t-{name}",
+        f"of-{name}",
+        tenant,
+        number=2,
+        parent="t-live",
+        parent_at=len(IDS),
+        total_tokens=2 * len(IDS),
+        main=True,
+        ended_at=LATER,
+    )
+
+
 async def _end_intents(registry: Registry, tenant: str, name: str) -> Any:
     """Also those of the other tenant, by their ids and under this one's name."""
     for intent in await registry.intents_of_every_tenant():
@@ -50,7 +79,16 @@ _CALLS: Final[dict[str, Call]] = {
     "add_session": lambda r, t, n: r.add_session(a_session(f"of-{n}", t), IDS),
     "session": lambda r, t, n: r.session(t, f"of-{n}"),
     "session_tokens": lambda r, t, n: r.session_tokens(t, f"of-{n}"),
-    "record_turn": lambda r, t, n: r.record_turn(t, f"of-{n}", (*IDS, 1), LATER),
+    "begin_turn": lambda r, t, n: r.begin_turn(_turn(t, n), NOW),
+    "end_turn": lambda r, t, n: r.end_turn(_turn(t, n), TurnParts(IDS, (_MESSAGE,))),
+    "end_side_turn": lambda r, t, n: r.end_turn(replace(_turn(t, n), main=False), TurnParts(IDS)),
+    "recorded": lambda r, t, n: recorded(r, t, f"of-{n}", (*IDS, 1), LATER),
+    "drop_turn": lambda r, t, n: r.drop_turn(_turn(t, n)),
+    "turn": lambda r, t, n: r.turn(t, f"t-{n}"),
+    "current_turn": lambda r, t, n: r.current_turn(t, f"of-{n}"),
+    "turns": lambda r, t, n: r.turns(t, f"of-{n}", TurnQuery()),
+    "turn_tokens": lambda r, t, n: r.turn_tokens(_turn(t, n)),
+    "turn_messages": lambda r, t, n: r.turn_messages(_turn(t, n)),
     "sessions": lambda r, t, n: r.sessions(t, SessionQuery(limit=100)),
     "live_sessions_with_head": lambda r, t, n: r.live_sessions_with_head(t, "shared", IDS),
     "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),
@@ -72,7 +110,6 @@ _CALLS: Final[dict[str, Call]] = {
     "guaranteed_bytes": lambda r, t, n: r.guaranteed_bytes(t),
     "unreferenced": lambda r, t, n: r.unreferenced(t, "salt", ["aa", "bb"]),
     "expire_session": lambda r, t, n: r.expire_session(a_session(f"of-{n}", t), LATER),
-    "touch_session": lambda r, t, n: r.touch_session(a_session(f"of-{n}", t), LATER),
     "remove_session": lambda r, t, n: r.remove_session(t, f"of-{n}", LATER, f"salt-of-{t}", _DEBT),
     "end_intents": _end_intents,
     "current_scope": lambda r, t, n: r.current_scope(t, "shared"),
@@ -121,6 +158,18 @@ async def _furnish(registry: Registry, tenant: str) -> None:
     for name in (*_NAMES, "live"):
         session = a_session(f"of-{name}", tenant, owner=_SECRET, salt_scope="shared", thawed_from="w1")
         await registry.add_session(session, _IDS_OF_B)
+        asked = await registry.begin_turn(replace(_turn(tenant, name), author=_SECRET), NOW)
+        assert asked is not None
+        if name != "w2":  # whose answer is awaited
+            ended = replace(
+                asked,
+                parent=None,
+                parent_at=0,
+                total_tokens=len(_IDS_OF_B),
+                digest=digest(_IDS_OF_B),
+                main=False,
+            )
+            await registry.end_turn(ended, TurnParts(_IDS_OF_B, (Message("m", {"of": _SECRET}),)))
     for name in _NAMES:
         window = a_window(
             name, tenant, session_id=f"of-{name}", owner=_SECRET, salt_scope="shared", cache_salt="salt"
@@ -136,5 +185,9 @@ async def _everything(registry: Registry, tenant: str) -> list[Any]:
     seen.append(await registry.snapshot(tenant, digest(_IDS_OF_B)))
     for name in _NAMES:
         seen += [await registry.session_tokens(tenant, f"of-{name}"), await registry.chunks(tenant, name)]
+        seen += [await registry.turns(tenant, f"of-{name}", TurnQuery())]
         seen += [await registry.dependents(tenant, name), await registry.intents(tenant, name)]
+    for name in ("w1", "live"):
+        seen += [await registry.turn_tokens(_turn(tenant, name))]
+        seen += [await registry.turn_messages(_turn(tenant, name))]
     return seen

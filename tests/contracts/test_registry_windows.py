@@ -32,6 +32,7 @@ from tests.contracts.nouns import (
     being_frozen,
     clone,
     freeze,
+    recorded,
     remove,
     stored,
 )
@@ -55,7 +56,7 @@ async def test_a_window_that_was_never_frozen_is_none(registry: Registry) -> Non
 
 async def test_a_freeze_of_a_session_that_moved_on_leaves_nothing(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
-    moved_on = await registry.record_turn("acme", "s1", (*IDS, 1), LATER)
+    moved_on = await recorded(registry, "acme", "s1", (*IDS, 1), LATER)
     with pytest.raises(SessionNotActiveError):
         await registry.begin_freeze(a_window(), IDS, 0)
     assert await registry.window("acme", "w1") is None
@@ -130,7 +131,7 @@ async def test_a_freeze_and_a_turn_at_once_leave_the_tokens_that_were_frozen(reg
         await registry.add_session(a_session(session_id), IDS)
         refused, turn = await asyncio.gather(
             registry.begin_freeze(a_window(name, session_id=session_id), IDS, 0),
-            registry.record_turn("acme", session_id, (*IDS, 1), LATER),
+            recorded(registry, "acme", session_id, (*IDS, 1), LATER),
             return_exceptions=True,
         )
         frozen = isinstance(refused, Intent)

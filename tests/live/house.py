@@ -18,6 +18,7 @@ from cwm.domain.upkeep import StepOutcome
 from cwm.domain.window import Durability, Window, WindowQuery
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.wiring.parts import Parts, build_parts
+from tests.contracts.nouns import recorded
 from tests.live.engine import LiveEngine
 from tests.live.talk import words
 
@@ -38,8 +39,8 @@ class House:
         ids = ids or words(200)
         session_id = f"s_{uuid4().hex[:10]}"
         await self.parts.services.open_session(AGENT, session_id)
-        await self.parts.base.registry.record_turn(
-            "acme", session_id, ids, self.parts.upkeep.reconcile.journal.clock.now()
+        await recorded(
+            self.parts.base.registry, "acme", session_id, ids, self.parts.upkeep.reconcile.journal.clock.now()
         )
         return session_id, ids
 

@@ -25,6 +25,7 @@ from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.session import LIVE, SessionQuery, SessionState
 from cwm.domain.window import Durability, Retention, WindowQuery
+from tests.contracts.nouns import recorded
 from tests.live.crasher import Crasher, crasher
 from tests.live.engine import LiveEngine
 from tests.live.house import House, house
@@ -128,9 +129,7 @@ class Machine(RuleBasedStateMachine):
     async def _filled(self, tenant: str, session: str, ids: list[int]) -> None:
         parts = self.homes[tenant].parts
         await parts.services.open_session(Principal(tenant, "agent"), session)
-        await parts.base.registry.record_turn(
-            tenant, session, ids, parts.upkeep.reconcile.journal.clock.now()
-        )
+        await recorded(parts.base.registry, tenant, session, ids, parts.upkeep.reconcile.journal.clock.now())
 
     @rule(tenant=_TENANT, pick=_PICK, retention=st.sampled_from(Retention))
     def freeze_a_session(self, tenant: str, pick: int, retention: Retention) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from cwm.adapters.sql.tables.audit import audit_log
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.audit_chain import AuditRecord
@@ -19,6 +20,7 @@ from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.origin import Face, Origin
 from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Profile, Turn, TurnState
 from cwm.domain.window import Durability, Retention, Window
 
 _VALUES_AT_ONCE: Final = 500
@@ -30,6 +32,7 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
 
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
+TURN: Final = tuple(column for column in turns.c if column.key not in {"head", "packed", "messages"})
 AUDIT_RECORD: Final = tuple(audit_log.c)
 INTENT: Final = tuple(intents.c)
 _CONSTRUCTORS: Final[list[tuple[int, Callable[[Any], Any]]]] = [
@@ -63,6 +66,17 @@ def session_of(row: Row[Any], columns: Sequence[Column[Any]] = SESSION) -> Sessi
 
 def session_values(session: Session) -> dict[str, Any]:
     return {**_values(session, SESSION), "state": session.state.value}
+
+
+def turn_of(row: Row[Any]) -> Turn:
+    values = _by_name(TURN, row)
+    profile = Profile(values.pop("system"), values.pop("tools"))
+    return Turn(**{**values, "state": TurnState(values["state"])}, profile=profile)
+
+
+def turn_values(turn: Turn) -> dict[str, Any]:
+    plain = (column for column in TURN if column.key not in {"system", "tools"})
+    return {**_values(turn, tuple(plain)), **asdict(turn.profile), "state": turn.state.value}
 
 
 def window_of(row: Row[Any]) -> Window:

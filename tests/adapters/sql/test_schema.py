@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,20 +15,28 @@ from sqlalchemy import Connection, column, insert, inspect, table, text
 from cwm import shipped
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.registry.packed import compress
 from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.adapters.sql.registry.sessions import head_of
 from cwm.adapters.sql.rows import session_values, window_values
 from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
 from cwm.domain.errors import StorageReadError, StorageWriteError
+from cwm.domain.prefix import digest
+from cwm.domain.session import Session
+from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
 from cwm.domain.window import WindowQuery, WindowSort
-from tests.contracts.nouns import a_session, a_window
+from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window
 
 _TABLES = {*metadata.tables, "alembic_version"}
 # An FTS5 table on SQLite: what keeps it is SQLite's own, and no metadata can say what it is like.
 _FTS = "window_grams"
 _OF_FTS = {f"{_FTS}_config", f"{_FTS}_data", f"{_FTS}_idx"}
+
+
+IDS_OF_0009 = tuple(range(2_000))
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -139,7 +148,7 @@ def _broken_copy(migrations: Path, to: Path) -> None:
 async def test_windows_of_an_older_schema_are_found_as_before(empty_database_url: str) -> None:
     database = open_database(empty_database_url)
     try:
-        await database.write(_upgrade_to_0005)
+        await database.write(partial(_upgrade_to, revision="0005"))
         await database.write(_a_window_of_0005)
         assert (await schema.upgrade(empty_database_url))[-1] == schema.REVISIONS[-1]
         registry = SqlRegistry(database)
@@ -163,8 +172,103 @@ async def test_windows_of_an_older_schema_are_found_as_before(empty_database_url
         await database.dispose()
 
 
-def _upgrade_to_0005(connection: Connection) -> None:
-    command.upgrade(schema.configuration(connection, []), "0005")
+@pytest.mark.slow
+async def test_tokens_of_sessions_of_an_older_schema_become_their_first_turns(
+    empty_database_url: str,
+) -> None:
+    database = open_database(empty_database_url)
+    names = [f"s{number:04}" for number in range(1_100)]
+    keys = [("acme", "begun"), ("bolt", "s0007"), *(("acme", name) for name in names)]
+    sessions = {
+        key: a_session(key[1], key[0], owner=f"owner-{n}", token_count=n, updated_at=LATER)
+        for n, key in enumerate(keys)
+    }
+    try:
+        await database.write(partial(_upgrade_to, revision="0009"))
+        await database.write(partial(_sessions_of_0009, sessions=[*sessions.values()]))
+        assert await schema.upgrade(empty_database_url) == ["0010"]
+        registry = SqlRegistry(database)
+        for key in (*keys[:3], *keys[::97], keys[-1]):
+            session = sessions[key]
+            assert await registry.session(*key) == session
+            assert await registry.session_tokens(*key) == IDS_OF_0009[: session.token_count]
+            turn = await registry.current_turn(*key)
+            assert await registry.turns(*key, TurnQuery()) == ([turn] if turn else [])
+            if turn is None:
+                assert session.token_count == 0
+                continue
+            content = digest(IDS_OF_0009[: session.token_count])
+            assert turn == Turn(
+                tenant=session.tenant,
+                session_id=session.id,
+                id=turn.id,
+                author=session.owner,
+                asked_at=LATER,
+                ended_at=LATER,
+                number=1,
+                state=TurnState.ENDED,
+                prompt_tokens=session.token_count,
+                total_tokens=session.token_count,
+                prompt_digest=content,
+                digest=content,
+                main=True,
+            )
+            assert await registry.turn_messages(turn) == []
+        assert await _numbers_of_next_turns(registry) == [1, 2]
+        first = await registry.current_turn("acme", names[-1])
+        assert first is not None
+        child = a_turn("child", names[-1], parent=first.id, parent_at=first.total_tokens)
+        assert await registry.begin_turn(child, NOW) is not None
+        grown = replace(
+            child,
+            number=2,
+            total_tokens=first.total_tokens + 1,
+            digest=digest((*IDS_OF_0009[: first.total_tokens], 1)),
+            main=True,
+            ended_at=LATER,
+        )
+        assert await registry.end_turn(grown, TurnParts((1,))) is not None
+        assert len(await registry.session_tokens("acme", names[-1])) == first.total_tokens + 1
+        assert names[-1] in await registry.live_sessions_with_head("acme", "acme", IDS_OF_0009)
+    finally:
+        await database.dispose()
+
+
+async def _numbers_of_next_turns(registry: SqlRegistry) -> list[int]:
+    """Of a session without tokens and of one with tokens."""
+    asked = [
+        await registry.begin_turn(a_turn("t", "begun", "acme"), NOW),
+        await registry.begin_turn(a_turn("t", "s0007", "bolt"), NOW),
+    ]
+    return [turn.number for turn in asked if turn]
+
+
+def _sessions_of_0009(connection: Connection, sessions: list[Session]) -> None:
+    """Each has as many of the ids as its ``token_count`` says."""
+    tokens = table(
+        "session_tokens",
+        *(column(name) for name in ("tenant", "session_id", "digest", "token_count", "packed")),
+    )
+    heads = [head_of(IDS_OF_0009[: session.token_count]) for session in sessions]
+    rows = [session_values(session) | {"head": head} for session, head in zip(sessions, heads, strict=True)]
+    connection.execute(insert(metadata.tables["sessions"]), rows)
+    token_rows = []
+    for session in sessions:
+        packed, content = compress(IDS_OF_0009[: session.token_count])
+        token_rows.append(
+            {
+                "tenant": session.tenant,
+                "session_id": session.id,
+                "digest": content,
+                "token_count": session.token_count,
+                "packed": packed,
+            }
+        )
+    connection.execute(insert(tokens), token_rows)
+
+
+def _upgrade_to(connection: Connection, revision: str) -> None:
+    command.upgrade(schema.configuration(connection, []), revision)
 
 
 def _a_window_of_0005(connection: Connection) -> None:

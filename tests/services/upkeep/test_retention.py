@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -15,7 +16,7 @@ from cwm.domain.session import Session, SessionState
 from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Chunk
 from cwm.services.upkeep.retention import RetentionPolicy
-from tests.contracts.nouns import IDS, LATER, NOW, a_session, freeze, stored
+from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_turn, freeze, stored
 from tests.services.replicas_of import ANN
 from tests.services.windows_of import Gateway, gateway
 
@@ -58,7 +59,8 @@ class Touched(SqlRegistry):
     async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
         idle = await super().idle_sessions_of_every_tenant(since, limit)
         for session in idle:
-            assert await self.touch_session(session, LATER)
+            turn = a_turn(uuid4().hex, session.id, session.tenant, asked_at=LATER)
+            assert await self.begin_turn(turn, session.created_at)
         return idle
 
 

@@ -12,7 +12,7 @@ import pytest
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import CwmError
 from tests.adapters.vllm.fake_vllm import Behaviour, FakeVllm, fake_vllm
-from tests.contracts.nouns import LATER, a_window
+from tests.contracts.nouns import LATER, a_window, recorded
 from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.openai.gateway import settings_for
@@ -29,8 +29,8 @@ async def expired(registry: SqlRegistry) -> None:
 
 
 CHANGES: Final[dict[str, Callable[[SqlRegistry], Awaitable[Any]]]] = {
-    "another gateway's turn": lambda r: r.record_turn("acme", "s", THEIRS, LATER, revision=1),
-    "a turn of the pass-through": lambda r: r.record_turn("acme", "s", THEIRS, LATER),
+    "another gateway's turn": lambda r: recorded(r, "acme", "s", THEIRS, LATER, revision=1),
+    "a turn of the pass-through": lambda r: recorded(r, "acme", "s", THEIRS, LATER),
     "a freeze": lambda r: r.begin_freeze(a_window(session_id="s", salt_scope="tenant:acme"), THEIRS, 1),
     "an expiry": expired,
     "an end": lambda r: r.remove_session("acme", "s", LATER),
@@ -98,7 +98,7 @@ async def test_a_turn_that_the_engine_broke_off_is_not_lost_in_silence(
         vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
         turn = asyncio.create_task(agent.call("session_generate", {"session_id": "s", "text": "more"}))
         await vllm.waiting.wait()
-        await registry.record_turn("acme", "s", THEIRS, LATER)
+        await recorded(registry, "acme", "s", THEIRS, LATER)
         vllm.behaviour = Behaviour.DIES_MID_STREAM
         vllm.release.set()
         answer = await turn

@@ -285,7 +285,7 @@ async def test_two_first_turns_at_once_make_one_session(cwm: Gateway) -> None:
 @STREAMED
 async def test_a_turn_that_cannot_be_recorded_is_not_told_as_complete(cwm: Gateway, stream: bool) -> None:
     await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
-    await cwm.database.write(lambda connection: connection.execute(text("DROP TABLE session_tokens")))
+    await cwm.database.write(lambda connection: connection.execute(text("DROP TABLE turn_contents")))
     answer = await cwm.client.post(CHAT, json=request(CHAT, stream=stream), headers=SESSION)
     assert '"CWM-4001"' in answer.text
     assert "[DONE]" not in answer.text

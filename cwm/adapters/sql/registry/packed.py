@@ -1,9 +1,10 @@
-"""Stored token ids: packed, compressed, and checked against their digest when read."""
+"""Stored token ids and messages: packed, compressed, and checked when read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import zstandard
 
@@ -11,6 +12,14 @@ from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.prefix import TOKEN_BYTES, TokenIds, digest_of_packed, pack, unpack
 
 _LEVEL: Final = 3
+
+
+class Delta(NamedTuple):
+    """Stored ids, their number, and how many of them count: the first ``wanted``, none if that is negative."""
+
+    stored: bytes
+    token_count: int
+    wanted: int
 
 
 def compress(token_ids: Sequence[int]) -> tuple[bytes, str]:
@@ -21,17 +30,41 @@ def compress(token_ids: Sequence[int]) -> tuple[bytes, str]:
 
 def restore(stored: bytes, digest: str, token_count: int, **whose: str) -> TokenIds:
     """The ids. Raises CWM-4004 unless they match ``digest`` and ``token_count``."""
-    packed = _decompress(stored, token_count * TOKEN_BYTES)
-    if packed is None or digest_of_packed(packed) != digest:
+    return join([Delta(stored, token_count, token_count)], digest, **whose)
+
+
+def join(deltas: Iterable[Delta], digest: str, **whose: str) -> TokenIds:
+    """The ids of the deltas, in this order. Raises CWM-4004 unless they match ``digest``."""
+    needed = (delta for delta in deltas if delta.wanted > 0)
+    packed = b"".join(
+        _decompress(delta.stored, delta.token_count * TOKEN_BYTES)[: delta.wanted * TOKEN_BYTES]
+        for delta in needed
+    )
+    if digest_of_packed(packed) != digest:
         raise StorageCorruptionError("The stored token ids do not match their digest.", **whose)
     return unpack(packed)
 
 
-def _decompress(stored: bytes, size: int) -> bytes | None:
-    """The content; None for a damaged frame, or one that declares another size (checked before allocating)."""
+def compress_json(content: dict[str, Any]) -> bytes:
+    """The stored form of a message. ASCII, because a client's text may contain half of a surrogate pair."""
+    packed = json.dumps(content, separators=(",", ":")).encode()
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(packed)
+
+
+def restore_json(stored: bytes, **whose: str) -> dict[str, Any]:
+    """The message. Raises CWM-4004 for a damaged one."""
+    try:
+        content: dict[str, Any] = json.loads(zstandard.ZstdDecompressor().decompress(stored))
+    except (zstandard.ZstdError, ValueError) as error:
+        raise StorageCorruptionError("A stored message is damaged.", **whose) from error
+    return content
+
+
+def _decompress(stored: bytes, size: int) -> bytes:
+    """The content; nothing for a damaged frame, or one that declares another size (checked before allocating)."""
     try:
         if zstandard.frame_content_size(stored) != size:
-            return None
+            return b""
         return zstandard.ZstdDecompressor().decompress(stored)
     except zstandard.ZstdError:
-        return None
+        return b""

@@ -9,6 +9,7 @@ from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
 from cwm.adapters.sql.registry.sessions import SessionRecords
+from cwm.adapters.sql.registry.turns import TurnRecords
 from cwm.adapters.sql.registry.upkeep import UpkeepRecords, counts_by_name
 from cwm.adapters.sql.registry.windows import WindowRecords
 from cwm.adapters.sql.tables.sessions import sessions
@@ -18,8 +19,10 @@ from cwm.domain.session import SessionState
 from cwm.ports.registry import Totals
 
 
-class SqlRegistry(SessionRecords, FreezeRecords, WindowRecords, ScopeRecords, IntentRecords, UpkeepRecords):
-    """The port ``Registry``. Each call is one transaction; the intents that it begins belong to ``holder``."""
+class SqlRegistry(
+    SessionRecords, TurnRecords, FreezeRecords, WindowRecords, ScopeRecords, IntentRecords, UpkeepRecords
+):
+    """The port ``Registry``. Each call is one transaction; the turns and intents that it begins belong to ``holder``."""
 
     def __init__(self, database: Database, holder: str = "") -> None:
         self.database = database

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Insert, Select, Table, bindparam, delete, select
+from sqlalchemy import Connection, Insert, Table, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.registry.packed import compress, restore
@@ -28,11 +28,9 @@ def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
 
 
 @cache
-def upsert(dialect: str, table: Table, source: Select[Any] | None = None) -> Insert:
-    """The statement of :func:`put`; with ``source``, for the rows of that query."""
+def upsert(dialect: str, table: Table) -> Insert:
+    """The statement of :func:`put`."""
     row = (sqlite if dialect == "sqlite" else postgresql).insert(table)
-    if source is not None:
-        row = row.from_select(table.columns.keys(), source)
     keys = table.primary_key.columns.keys()
     content = {column.name: row.excluded[column.name] for column in table.c if column.name not in keys}
     statement: Insert = row.on_conflict_do_update(index_elements=keys, set_=content)

@@ -1,7 +1,8 @@
-"""Sessions, their tokens, and the snapshots of their windows.
+"""Sessions, and the snapshots of their windows.
 
-``packed`` is the zstd-compressed output of ``prefix.pack``, ``head`` the digest of a session's first 16 token ids (null
-if it has fewer), and a snapshot's ``id`` the digest of all its token ids.
+``head`` is the digest of a session's first 16 token ids (null if it has fewer), ``current_turn`` the turn whose context is
+the session's, with its number, and ``next_number`` that of the next turn. A snapshot's ``id`` is the digest of all its
+token ids, ``packed`` the zstd-compressed output of ``prefix.pack``.
 """
 
 from __future__ import annotations
@@ -29,22 +30,14 @@ sessions = Table(
     Column("branch_token", Integer),
     required("metadata", JSON),
     Column("head", Text),
+    Column("current_turn", Text),
+    required("current_number", Integer, server_default="0"),
+    required("next_number", Integer, server_default="1"),
     Index(None, "tenant", "created_at"),
     Index(None, "tenant", "state", "created_at"),
     Index(None, "tenant", "salt_scope", "head"),
     Index(None, "tenant", "thawed_from_uid", "id"),
     Index(None, "state", "updated_at"),
-)
-
-session_tokens = Table(
-    "session_tokens",
-    metadata,
-    tenant(),
-    Column("session_id", Text, primary_key=True),
-    required("digest", Text),
-    required("token_count", Integer),
-    required("packed", LargeBinary),
-    ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
 )
 
 salt_epochs = Table(

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tests.adapters.vllm.fake_vllm import Behaviour, fake_vllm
-from tests.contracts.nouns import LATER
+from tests.contracts.nouns import LATER, recorded
 from tests.transport.mcp.gateway import fastmcp_agent, gateway
 from tests.transport.openai.gateway import settings_for
 
@@ -28,7 +28,7 @@ async def test_a_window_is_gone_on_with_by_its_chat_template_also_when_its_sessi
     ):
         registry = running.parts.base.registry
         assert not (await agent.call("session_create", {"session_id": "s"})).is_error
-        turn = await registry.record_turn("acme", "s", (1, 2, 3), LATER, {"said": "secret", **TEMPLATE})
+        turn = await recorded(registry, "acme", "s", (1, 2, 3), LATER, {"said": "secret", **TEMPLATE})
         assert turn is not None
         assert await registry.expire_session(turn, LATER)
         assert not (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).is_error
@@ -51,7 +51,7 @@ async def test_a_thaw_is_gone_on_with_by_its_chat_template_also_when_its_window_
     ):
         registry = running.parts.base.registry
         assert not (await agent.call("session_create", {"session_id": "s"})).is_error
-        await registry.record_turn("acme", "s", (1, 2, 3), LATER, TEMPLATE)
+        await recorded(registry, "acme", "s", (1, 2, 3), LATER, TEMPLATE)
         assert not (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).is_error
         vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
         thaw = asyncio.create_task(agent.call("window_thaw", {"window_name": "w", "new_session_id": "t"}))

@@ -1,0 +1,278 @@
+"""Turns: asked, ended and read. On Postgres each is recorded in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    JSON,
+    Connection,
+    Executable,
+    Integer,
+    LargeBinary,
+    Row,
+    String,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.packed import compress, compress_json
+from cwm.adapters.sql.registry.paths import messages_of, tokens_of
+from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
+from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of, turn_values
+from cwm.adapters.sql.tables.columns import Text, UtcDateTime
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
+from cwm.domain.errors import SessionNotFoundError
+from cwm.domain.prefix import TokenIds
+from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnState
+
+# Statements of every turn, built once: SQLAlchemy takes longer to build and look one up than SQLite to run it.
+_THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
+_LIVE: Final = and_(_THIS, sessions.c.state.in_(LIVE_STATES))
+_THIS_TURN: Final = and_(turns.c.tenant == bindparam("of_tenant"), turns.c.id == bindparam("of_turn"))
+_ASKED: Final = and_(_THIS_TURN, turns.c.state == TurnState.ASKED.value)
+_ADDED: Final = sqlite.insert(turn_contents).on_conflict_do_nothing()
+_FOUND: Final = select(*TURN).where(_THIS_TURN)
+_CURRENT: Final = (
+    select(*TURN)
+    .join(sessions, and_(sessions.c.tenant == turns.c.tenant, sessions.c.current_turn == turns.c.id))
+    .where(_THIS)
+)
+_NEWEST: Final = (
+    select(*TURN)
+    .where(turns.c.tenant == bindparam("of_tenant"), turns.c.session_id == bindparam("of_id"))
+    .order_by(turns.c.number.desc())
+    .limit(bindparam("most"))
+)
+_STANDING: Final = select(sessions.c.current_turn, sessions.c.state).where(_THIS)
+_NUMBERED: Final = (
+    update(sessions)
+    .where(_LIVE, sessions.c.created_at == bindparam("made_at"))
+    .values(next_number=sessions.c.next_number + 1, updated_at=bindparam("to_asked_at"))
+    .returning((sessions.c.next_number - 1).label("number"))
+)
+_DROPPED: Final = delete(turns).where(_ASKED)
+
+# Locks the session, then the turn: whoever removes either waits, or was faster.
+_ENDING: Final = (
+    select(turns.c.id)
+    .select_from(
+        sessions.join(turns, and_(turns.c.tenant == sessions.c.tenant, turns.c.session_id == sessions.c.id))
+    )
+    .where(_THIS, _ASKED)
+    .with_for_update(key_share=True)
+    .cte("ending")
+)
+_OPEN: Final = and_(
+    _LIVE,
+    sessions.c.revision == func.coalesce(bindparam("at_revision", type_=Integer), sessions.c.revision),
+    select(_ENDING.c.id).exists(),
+)
+_PARENT: Final = turns.alias("parent")
+_HEAD: Final = func.coalesce(
+    bindparam("to_head", type_=Text),
+    select(_PARENT.c.head)
+    .where(_PARENT.c.tenant == bindparam("of_tenant"), _PARENT.c.id == bindparam("of_head"))
+    .scalar_subquery(),
+)
+_CONTINUED: Final = (
+    update(sessions)
+    .where(_OPEN, sessions.c.current_number < bindparam("of_number"))
+    .values(
+        state=SessionState.ACTIVE.value,
+        token_count=bindparam("to_total_tokens"),
+        head=_HEAD,
+        revision=sessions.c.revision + 1,
+        updated_at=bindparam("to_ended_at"),
+        metadata=func.coalesce(bindparam("to_metadata", type_=JSON(none_as_null=True)), sessions.c.metadata),
+        current_turn=bindparam("of_turn"),
+        current_number=bindparam("of_number"),
+    )
+    .returning(*SESSION)
+)
+_UNMOVED: Final = (
+    update(sessions)
+    .where(_OPEN, sessions.c.current_number >= bindparam("at_least"))
+    .values(updated_at=func.coalesce(bindparam("to_used_at", type_=UtcDateTime), sessions.c.updated_at))
+    .returning(*SESSION)
+)
+_FINAL: Final = tuple(
+    column
+    for column in turns.c
+    if column.name
+    not in {"tenant", "id", "session_id", "number", "state", "author", "asked_at", "holder", "head"}
+)
+_ENDED: Final = (
+    update(turns)
+    .where(_THIS_TURN)
+    .values(
+        **{column.name: bindparam(f"to_{column.name}", type_=column.type) for column in _FINAL},
+        state=TurnState.ENDED.value,
+        head=_HEAD,
+    )
+)
+
+
+class TurnRecords:
+    """The port ``TurnRecords``. The turns that it begins belong to ``holder``."""
+
+    database: Database
+    holder: str
+
+    @writing_at_once
+    def begin_turn(self, connection: Connection, turn: Turn, session_created_at: datetime) -> Turn | None:
+        turn = replace(turn, holder=self.holder, state=TurnState.ASKED)
+        content = turn_values(turn) | {"head": None, "packed": None, "messages": []}
+        values = {
+            **_this(turn),
+            "made_at": session_created_at,
+            **{f"to_{name}": value for name, value in content.items()},
+        }
+        if connection.dialect.name == "postgresql":
+            number = connection.execute(_asked_at_once(), values).scalar_one_or_none()
+        else:
+            number = connection.execute(_NUMBERED, values).scalar_one_or_none()
+            if number is not None:
+                connection.execute(insert(turns), content | {"number": number})
+        return None if number is None else replace(turn, number=number)
+
+    @writing_at_once
+    def end_turn(
+        self,
+        connection: Connection,
+        turn: Turn,
+        parts: TurnParts,
+        metadata: Mapping[str, Any] | None = None,
+        revision: int | None = None,
+    ) -> Session | None:
+        packed, _ = compress(parts.token_ids)
+        content = turn_values(turn) | {
+            "packed": packed,
+            "messages": [message.digest for message in parts.messages],
+        }
+        values = {
+            **_this(turn),
+            **_head(connection, turn, parts.token_ids),
+            **{f"to_{column.name}": content[column.name] for column in _FINAL},
+            "to_metadata": None if metadata is None else dict(metadata),
+            "of_number": turn.number,
+            "at_revision": revision,
+        }
+        row = _recorded(connection, _CONTINUED, values, parts.messages) if turn.main else None
+        if row is None:
+            values |= {
+                "to_main": False,
+                "at_least": turn.number if turn.main else 0,
+                "to_used_at": None if turn.main else turn.ended_at,
+            }
+            row = _recorded(connection, _UNMOVED, values, parts.messages)
+        if row is None:
+            connection.execute(_DROPPED, _this(turn))
+        return None if row is None else session_of(row)
+
+    @writing_at_once
+    def drop_turn(self, connection: Connection, turn: Turn) -> None:
+        connection.execute(_DROPPED, _this(turn))
+
+    @glancing
+    def turn(self, connection: Connection, tenant: str, turn_id: str) -> Turn | None:
+        row = connection.execute(_FOUND, {"of_tenant": tenant, "of_turn": turn_id}).one_or_none()
+        return None if row is None else turn_of(row)
+
+    @glancing
+    def current_turn(self, connection: Connection, tenant: str, session_id: str) -> Turn | None:
+        row = connection.execute(_CURRENT, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
+        return None if row is None else turn_of(row)
+
+    @reading
+    def turns(self, connection: Connection, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:
+        statement = _NEWEST if query.before is None else _NEWEST.where(turns.c.number < query.before)
+        which = {"of_tenant": tenant, "of_id": session_id, "most": query.limit}
+        return [turn_of(row) for row in connection.execute(statement, which)]
+
+    @reading
+    def turn_tokens(self, connection: Connection, turn: Turn) -> TokenIds:
+        return tokens_of(connection, turn.tenant, turn.session_id, turn.id)
+
+    @reading
+    def turn_messages(self, connection: Connection, turn: Turn) -> list[Message]:
+        return messages_of(connection, turn.tenant, turn.session_id, turn.id)
+
+    @reading
+    def session_tokens(self, connection: Connection, tenant: str, session_id: str) -> TokenIds:
+        row = connection.execute(_STANDING, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
+        if row is not None and row.current_turn is not None:
+            return tokens_of(connection, tenant, session_id, row.current_turn)
+        if row is None or row.state == SessionState.DELETED.value:
+            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        return ()
+
+
+def _this(turn: Turn) -> dict[str, Any]:
+    return {"of_tenant": turn.tenant, "of_id": turn.session_id, "of_turn": turn.id}
+
+
+def _head(connection: Connection, turn: Turn, token_ids: TokenIds) -> dict[str, Any]:
+    """Parameters of ``_HEAD``: the head of the turn's context, or the parent that has the same."""
+    if turn.parent_at >= HEAD_TOKENS:
+        return {"to_head": None, "of_head": turn.parent}
+    shared: TokenIds = ()
+    if turn.parent is not None and turn.parent_at:
+        shared = tokens_of(connection, turn.tenant, turn.session_id, turn.parent)[: turn.parent_at]
+    return {"to_head": head_of((*shared, *token_ids[:HEAD_TOKENS])), "of_head": None}
+
+
+def _recorded(
+    connection: Connection, recording: Update, values: dict[str, Any], messages: Sequence[Message]
+) -> Row[Any] | None:
+    """The session's row after ``recording``, if it applies; then the turn has ended and its messages are stored."""
+    added = {message.digest: compress_json(message.content) for message in messages}
+    if connection.dialect.name == "postgresql":
+        arrays = {"of_digests": [*added], "of_contents": [*added.values()]}
+        return connection.execute(_ended_at_once(recording), values | arrays).one_or_none()
+    row = connection.execute(recording, values).one_or_none()
+    if row is not None:
+        connection.execute(_ENDED, values)
+        keys = {"tenant": values["of_tenant"], "session_id": values["of_id"]}
+        rows = [{**keys, "digest": digest, "packed": packed} for digest, packed in added.items()]
+        if rows:
+            connection.execute(_ADDED, rows)
+    return row
+
+
+@cache
+def _asked_at_once() -> Executable:
+    """``_NUMBERED`` and the new turn in one Postgres statement, which returns the number."""
+    asked = _NUMBERED.cte("asked")
+    columns = [
+        asked.c.number if column.name == "number" else bindparam(f"to_{column.name}", type_=column.type)
+        for column in turns.c
+    ]
+    return insert(turns).from_select(turns.c.keys(), select(*columns)).returning(turns.c.number)
+
+
+@cache
+def _ended_at_once(recording: Update) -> Executable:
+    """Everything that :func:`_recorded` writes, in one Postgres statement."""
+    session = recording.cte("session")
+    ended = _ENDED.where(select(session.c.id).exists())
+    digests = bindparam("of_digests", type_=postgresql.ARRAY(String))
+    packed = bindparam("of_contents", type_=postgresql.ARRAY(LargeBinary))
+    rows = select(session.c.tenant, session.c.id, func.unnest(digests), func.unnest(packed))
+    added = postgresql.insert(turn_contents).from_select(turn_contents.c.keys(), rows)
+    return select(session).add_cte(ended.cte("ended"), added.on_conflict_do_nothing().cte("added"))

@@ -1,0 +1,55 @@
+"""The turns of sessions, and the messages that they add.
+
+``packed`` is the zstd-compressed output of ``prefix.pack`` for the ids from ``parent_at`` to ``total_tokens``, null while
+the answer is awaited. ``messages`` lists the digests of the messages behind ``parent_messages``. ``head`` is that of
+``sessions``, for the turn's context. A row that has ended never changes.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Boolean, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, Table
+
+from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
+
+turns = Table(
+    "turns",
+    metadata,
+    tenant(),
+    Column("id", Text, primary_key=True),
+    required("session_id", Text),
+    required("number", Integer),
+    required("state", Text),
+    required("author", Text),
+    required("asked_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    required("holder", Text),
+    required("client", Text),
+    required("system", Text),
+    required("tools", Text),
+    Column("parent", Text),
+    required("parent_at", Integer),
+    required("parent_messages", Integer),
+    required("prompt_tokens", Integer),
+    required("total_tokens", Integer),
+    required("prompt_digest", Text),
+    required("digest", Text),
+    required("main", Boolean),
+    Column("cached_tokens", Integer),
+    Column("head", Text),
+    required("messages", JSON),
+    # Last: SQLite reads through everything before a column.
+    Column("packed", LargeBinary),
+    ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
+    Index(None, "tenant", "session_id", "number", unique=True),
+)
+
+# Each message once per session; ``packed`` is zstd-compressed JSON.
+turn_contents = Table(
+    "turn_contents",
+    metadata,
+    tenant(),
+    Column("session_id", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),
+    required("packed", LargeBinary),
+    ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
+)

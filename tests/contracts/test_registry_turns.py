@@ -1,0 +1,390 @@
+"""What every registry owes: turns, which make a session a tree and are never overwritten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from typing import Any, Final, TypeAlias
+
+import pytest
+from sqlalchemy import delete, func, select
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnState
+from cwm.ports.registry import Registry
+from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_turn, a_window
+
+SOON: Final = NOW + timedelta(minutes=1)
+OTHER_IDS: Final = tuple(range(5000, 5040))
+HELLO: Final = Message("hello", {"role": "user", "content": "Hello \ud800 é\u0000"})
+REPLY: Final = Message("reply", {"role": "assistant", "content": None, "tool_calls": [{"z": 1, "a": 2.0}]})
+
+Change: TypeAlias = Callable[[Registry], Awaitable[Any]]
+
+
+async def test_a_turn_is_numbered_when_it_is_asked_and_marks_its_session_as_used(database: Database) -> None:
+    registry = SqlRegistry(database, "gateway-1")
+    await registry.add_session(a_session(), ())
+    turn = a_turn(asked_at=SOON, client="agent/1.0", profile=Profile("s", "t"))
+    asked = await registry.begin_turn(turn, NOW)
+    assert asked == replace(turn, number=1, holder="gateway-1")
+    assert await registry.turn("acme", "t1") == asked
+    assert await registry.session("acme", "s1") == a_session(updated_at=SOON)
+    assert await registry.current_turn("acme", "s1") is None
+
+
+async def test_an_ended_turn_comes_back_as_it_was_given(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    asked = await _ask(registry, asked_at=SOON)
+    turn = replace(
+        asked,
+        client="agent/1.0",
+        profile=Profile("s", "t"),
+        prompt_tokens=60,
+        total_tokens=70,
+        prompt_digest=digest(IDS[:60]),
+        digest=digest(IDS),
+        main=True,
+        cached_tokens=0,
+        ended_at=LATER,
+    )
+    session = await registry.end_turn(turn, TurnParts(IDS, (HELLO, REPLY)), {"new": 2})
+    assert session == a_session(revision=1, updated_at=LATER, metadata={"new": 2})
+    assert await registry.session("acme", "s1") == session
+    ended = replace(turn, state=TurnState.ENDED)
+    assert await registry.turn("acme", "t1") == ended
+    assert await registry.current_turn("acme", "s1") == ended
+    assert await registry.turn_tokens(ended) == await registry.session_tokens("acme", "s1") == IDS
+    messages = await registry.turn_messages(ended)
+    assert messages == [HELLO, REPLY]
+    assert list(messages[1].content["tool_calls"][0]) == ["z", "a"]
+
+
+async def test_tokens_of_a_new_session_are_its_first_turn(registry: Registry) -> None:
+    await registry.add_session(a_session(updated_at=SOON), IDS)
+    first = await registry.current_turn("acme", "s1")
+    assert first is not None
+    assert first == Turn(
+        tenant="acme",
+        session_id="s1",
+        id=first.id,
+        author="ann",
+        asked_at=SOON,
+        number=1,
+        state=TurnState.ENDED,
+        prompt_tokens=len(IDS),
+        total_tokens=len(IDS),
+        prompt_digest=digest(IDS),
+        digest=digest(IDS),
+        main=True,
+        ended_at=SOON,
+    )
+    assert await registry.turn_messages(first) == []
+    assert (await _ask(registry)).number == 2
+
+
+async def test_an_unknown_turn_is_none(registry: Registry) -> None:
+    assert await registry.turn("acme", "t1") is None
+    assert await registry.current_turn("acme", "s1") is None
+    assert await registry.turns("acme", "s1", TurnQuery()) == []
+
+
+@pytest.mark.parametrize("state", [SessionState.FROZEN, SessionState.EXPIRED, SessionState.DELETED])
+async def test_a_session_that_is_not_live_takes_no_turn(registry: Registry, state: SessionState) -> None:
+    await registry.add_session(a_session(state=state), ())
+    assert await registry.begin_turn(a_turn(asked_at=LATER), NOW) is None
+    assert await registry.session("acme", "s1", any_state=True) == a_session(state=state)
+    assert await registry.turn("acme", "t1") is None
+
+
+async def test_a_turn_is_asked_in_the_session_that_was_meant_alone(registry: Registry) -> None:
+    assert await registry.begin_turn(a_turn(), NOW) is None
+    await registry.add_session(a_session(), ())
+    assert await registry.begin_turn(a_turn(asked_at=LATER), LATER) is None
+    assert await registry.session("acme", "s1") == a_session()
+    assert await registry.turns("acme", "s1", TurnQuery()) == []
+
+
+async def test_turns_that_two_replicas_ask_at_once_have_different_numbers(
+    registry: Registry, other_replica: Registry
+) -> None:
+    await registry.add_session(a_session(), ())
+    replicas = (registry, other_replica) * 8
+    asked = await asyncio.gather(*(_ask(r, f"t{n}") for n, r in enumerate(replicas)))
+    assert sorted(turn.number for turn in asked) == list(range(1, 17))
+
+
+async def test_a_turn_that_ends_after_one_asked_later_is_kept_and_not_current(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    early, late = await _ask(registry, "early"), await _ask(registry, "late")
+    session = await _end(registry, late, IDS)
+    assert session is not None
+    assert await _end(registry, early, OTHER_IDS, ended_at=LATER + timedelta(minutes=1)) == session
+    assert await registry.session("acme", "s1") == session
+    assert await registry.session_tokens("acme", "s1") == IDS
+    kept = await registry.turn("acme", "early")
+    assert kept is not None
+    assert (kept.state, kept.main) == (TurnState.ENDED, False)
+    assert await registry.turn_tokens(kept) == OTHER_IDS
+
+
+async def test_a_side_turn_is_never_current(registry: Registry) -> None:
+    await registry.add_session(a_session(state=SessionState.THAWED), IDS)
+    main = await registry.current_turn("acme", "s1")
+    side = await _ask(registry, asked_at=SOON)
+    session = await _end(registry, side, OTHER_IDS, main=False)
+    assert session == a_session(state=SessionState.THAWED, updated_at=LATER)
+    assert await registry.session("acme", "s1") == session
+    assert await registry.current_turn("acme", "s1") == main
+    kept = await registry.turn("acme", side.id)
+    assert kept is not None
+    assert (kept.main, await registry.turn_tokens(kept)) == (False, OTHER_IDS)
+
+
+async def test_deltas_join_exactly_wherever_a_turn_leaves_its_parent(registry: Registry) -> None:
+    """In the middle of the parent's answer, in its prompt, and before the parent left its own parent."""
+    await registry.add_session(a_session(), ())
+    chance = Random(7)
+    contexts: dict[str, tuple[Turn, TokenIds, list[Message]]] = {}
+    for number in range(40):
+        turn = await _ask(registry, f"t{number}")
+        parent, ids, messages = chance.choice([(None, (), []), *contexts.values()])
+        at, parent_messages = chance.randint(0, len(ids)), chance.randint(0, len(messages))
+        added = tuple(chance.randrange(2**32) for _ in range(chance.randint(1, 30)))
+        new = [Message(f"m{number}-{n}", {"n": [number, n]}) for n in range(chance.randint(0, 3))]
+        context, thread = ids[:at] + added, messages[:parent_messages] + new
+        await _end(registry, turn, context, parent, at, messages=new, parent_messages=parent_messages)
+        contexts[turn.id] = (turn, context, thread)
+        assert await registry.session_tokens("acme", "s1") == context
+        first = IDS if len(context) < 16 else context
+        assert await registry.live_sessions_with_head("acme", "acme", first) == ["s1"][: len(context) // 16]
+    for turn, context, thread in contexts.values():
+        assert await registry.turn_tokens(turn) == context
+        assert await registry.turn_messages(turn) == thread
+
+
+async def test_damage_in_a_parent_is_noticed_in_its_children(registry: Registry, damage: Damage) -> None:
+    await registry.add_session(a_session(), IDS)
+    parent = await registry.current_turn("acme", "s1")
+    await damage("turns")
+    await _end(registry, await _ask(registry), (*IDS, 1), parent, len(IDS))
+    child = await registry.turn("acme", "t1")
+    assert child is not None
+    for reading in (registry.turn_tokens(child), registry.session_tokens("acme", "s1")):
+        with pytest.raises(StorageCorruptionError) as noticed:
+            await reading
+        assert noticed.value.code == "CWM-4004"
+
+
+async def test_a_parent_that_is_gone_is_noticed(registry: Registry, database: Database) -> None:
+    await registry.add_session(a_session(), ())
+    parent = await _ask(registry, "parent")
+    await _end(registry, parent, IDS, messages=[HELLO])
+    child = await _ask(registry, "child")
+    await _end(registry, child, (*IDS, 1), parent, len(IDS), messages=[REPLY], parent_messages=1)
+    gone = delete(turns).where(turns.c.id == "parent")
+    await database.write(lambda connection: connection.execute(gone))
+    for reading in (registry.turn_tokens(child), registry.turn_messages(child)):
+        with pytest.raises(StorageCorruptionError):
+            await reading
+
+
+async def test_an_asked_turn_has_no_context_yet(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    turn = await _ask(registry)
+    for reading in (registry.turn_tokens(turn), registry.turn_messages(turn)):
+        with pytest.raises(StorageCorruptionError):
+            await reading
+
+
+async def test_a_message_is_stored_once_in_a_session(registry: Registry, database: Database) -> None:
+    for session_id in ("s1", "s2"):
+        await registry.add_session(a_session(session_id), ())
+        for number in range(2):
+            turn = await _ask(registry, f"{session_id}-{number}", session_id=session_id)
+            await _end(registry, turn, IDS, messages=[HELLO, HELLO, REPLY])
+            assert await registry.turn_messages(turn) == [HELLO, HELLO, REPLY]
+    assert await _count(database, turn_contents) == 4
+
+
+@pytest.mark.parametrize("change", ["damaged", "gone"])
+async def test_a_message_that_cannot_be_read_is_noticed(
+    registry: Registry, database: Database, damage: Damage, change: str
+) -> None:
+    await registry.add_session(a_session(), ())
+    turn = await _ask(registry)
+    await _end(registry, turn, IDS, messages=[HELLO])
+    if change == "damaged":
+        await damage("turn_contents", 20)
+    else:
+        await database.write(lambda connection: connection.execute(delete(turn_contents)))
+    with pytest.raises(StorageCorruptionError) as noticed:
+        await registry.turn_messages(turn)
+    assert noticed.value.code == "CWM-4004"
+
+
+async def _replace(registry: Registry) -> None:
+    await registry.remove_session("acme", "s1", LATER)
+    await registry.add_session(a_session(created_at=LATER), ())
+
+
+_CHANGES: Final[dict[str, Change]] = {
+    "frozen": lambda r: r.begin_freeze(a_window(), IDS, 0),
+    "expired": lambda r: r.expire_session(a_session(updated_at=SOON), LATER),
+    "removed": lambda r: r.remove_session("acme", "s1", LATER),
+    "replaced": _replace,
+}
+
+
+@pytest.mark.parametrize("main", [True, False])
+@pytest.mark.parametrize("change", _CHANGES)
+async def test_a_turn_whose_session_is_no_longer_live_is_forgotten(
+    registry: Registry, change: str, main: bool
+) -> None:
+    await registry.add_session(a_session(), ())
+    turn = await _ask(registry, asked_at=SOON)
+    await _CHANGES[change](registry)
+    session = await registry.session("acme", "s1")
+    assert await _end(registry, turn, IDS, main=main) is None
+    assert await registry.turn("acme", "t1") is None
+    assert await registry.session("acme", "s1") == session
+    assert await registry.current_turn("acme", "s1") is None
+
+
+@pytest.mark.parametrize("main", [True, False])
+async def test_a_turn_whose_session_has_left_its_revision_is_forgotten(
+    registry: Registry, main: bool
+) -> None:
+    await registry.add_session(a_session(), ())
+    first, second = await _ask(registry, "first"), await _ask(registry, "second")
+    session = await _end(registry, first, IDS, revision=0)
+    assert session is not None
+    assert await _end(registry, second, OTHER_IDS, main=main, revision=0) is None
+    assert await registry.turn("acme", "second") is None
+    assert await registry.session("acme", "s1") == session
+    assert await registry.session_tokens("acme", "s1") == IDS
+
+
+async def test_a_turn_that_ended_changes_no_more(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    turn = await _ask(registry)
+    session = await _end(registry, turn, IDS)
+    ended = await registry.turn("acme", "t1")
+    for main in (True, False):
+        assert await _end(registry, turn, OTHER_IDS, main=main) is None
+    await registry.drop_turn(turn)
+    assert await registry.turn("acme", "t1") == ended
+    assert await registry.session("acme", "s1") == session
+    assert await registry.session_tokens("acme", "s1") == IDS
+
+
+async def test_a_turn_that_left_no_answer_is_forgotten(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    turn = await _ask(registry)
+    await registry.drop_turn(turn)
+    assert await registry.turns("acme", "s1", TurnQuery()) == []
+    assert await _end(registry, turn, IDS) is None
+    assert (await _ask(registry)).number == 2
+
+
+async def test_turns_end_and_sessions_go_at_once_without_a_trace_of_either(
+    registry: Registry, other_replica: Registry, database: Database
+) -> None:
+    for number in range(16):
+        await registry.add_session(a_session(), IDS)
+        turn = await _ask(registry, f"t{number}")
+        ends = _end(registry, turn, OTHER_IDS, messages=[HELLO], main=bool(number % 4))
+        removal = other_replica.remove_session("acme", "s1", LATER)
+        await asyncio.gather(*((ends, removal) if number % 2 else (removal, ends)))
+        assert await registry.session("acme", "s1", any_state=True) is None
+    assert await _count(database, turns) == await _count(database, turn_contents) == 0
+
+
+async def test_a_turn_that_is_dropped_as_it_ends_is_whole_or_gone(
+    registry: Registry, other_replica: Registry
+) -> None:
+    await registry.add_session(a_session(), ())
+    for number in range(16):
+        turn = await _ask(registry, f"t{number}")
+        session, _ = await asyncio.gather(_end(registry, turn, IDS), other_replica.drop_turn(turn))
+        current = await registry.current_turn("acme", "s1")
+        assert (session is not None) == (await registry.turn("acme", turn.id) is not None)
+        assert (session is not None) == (current is not None and current.id == turn.id)
+
+
+async def test_pages_of_turns_begin_with_the_newest(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.add_session(a_session("s2"), IDS)
+    for number in range(2, 6):
+        await _ask(registry, f"t{number}")
+    seen, before = list[int](), None
+    while page := await registry.turns("acme", "s1", TurnQuery(2, before)):
+        seen += [turn.number for turn in page]
+        before = seen[-1]
+    assert seen == [5, 4, 3, 2, 1]
+
+
+async def test_turns_of_a_frozen_session_are_listed(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    assert [turn.number for turn in await registry.turns("acme", "s1", TurnQuery())] == [1]
+
+
+@pytest.mark.parametrize("with_window", [True, False])
+async def test_a_removed_session_takes_its_turns_and_messages_along(
+    registry: Registry, database: Database, with_window: bool
+) -> None:
+    await registry.add_session(a_session(), ())
+    await _end(registry, await _ask(registry), IDS, messages=[HELLO])
+    await _ask(registry, "awaited")
+    if with_window:
+        session = await registry.session("acme", "s1")
+        assert session is not None
+        assert await registry.expire_session(session, LATER)
+        await registry.begin_freeze(a_window(), IDS, session.revision)
+    await registry.remove_session("acme", "s1", LATER)
+    assert (await registry.session("acme", "s1", any_state=True) is not None) == with_window
+    assert await _count(database, turns) == await _count(database, turn_contents) == 0
+
+
+async def _ask(registry: Registry, turn_id: str = "t1", **fields: Any) -> Turn:
+    turn = await registry.begin_turn(a_turn(turn_id, **fields), NOW)
+    assert turn is not None
+    return turn
+
+
+async def _end(
+    registry: Registry,
+    turn: Turn,
+    context: TokenIds,
+    parent: Turn | None = None,
+    at: int = 0,
+    *,
+    messages: list[Message] | None = None,
+    revision: int | None = None,
+    **fields: Any,
+) -> Session | None:
+    ended = replace(
+        turn,
+        parent=None if parent is None else parent.id,
+        parent_at=at,
+        prompt_tokens=len(context),
+        total_tokens=len(context),
+        prompt_digest=digest(context),
+        digest=digest(context),
+        **{"main": True, "ended_at": LATER, **fields},
+    )
+    return await registry.end_turn(ended, TurnParts(context[at:], tuple(messages or ())), None, revision)
+
+
+async def _count(database: Database, table: Any) -> int:
+    counting = select(func.count()).select_from(table)
+    return await database.read(lambda connection: connection.execute(counting).scalar_one())
