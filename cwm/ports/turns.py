@@ -54,6 +54,9 @@ class TurnRecords(Protocol):
     async def turn_tokens(self, turn: Turn) -> TokenIds:
         """The exact token ids of an ended turn's context, from position 0. CWM-4004."""
 
+    async def asked_turns_of_every_tenant(self, limit: int) -> list[Turn]:
+        """Turns whose answer is awaited, the first asked first."""
+
     async def message_digests(self, turn: Turn) -> tuple[str, ...]:
         """The digests of :meth:`turn_messages`."""
 

@@ -40,7 +40,9 @@ def upgrade() -> None:
         sa.Column("total_tokens", sa.Integer(), nullable=False),
         sa.Column("prompt_digest", Text, nullable=False),
         sa.Column("digest", Text, nullable=False),
+        sa.Column("continues", sa.Boolean(), nullable=False),
         sa.Column("main", sa.Boolean(), nullable=False),
+        sa.Column("abandoned", sa.Boolean(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=True),
         sa.Column("head", Text, nullable=True),
         sa.Column("messages", sa.JSON(), nullable=False),
@@ -56,6 +58,9 @@ def upgrade() -> None:
     op.create_index(
         "ix_turns_tenant_session_id_number", "turns", ["tenant", "session_id", "number"], unique=True
     )
+    asked = sa.text("state = 'asked'")
+    op.create_index("ix_turns_asked", "turns", ["asked_at"], sqlite_where=asked, postgresql_where=asked)
+    op.add_column("windows", sa.Column("turn_id", Text, nullable=True))
     op.create_table(
         "turn_contents",
         sa.Column("tenant", Text, nullable=False),
@@ -74,6 +79,7 @@ def upgrade() -> None:
     op.add_column("sessions", sa.Column("current_number", sa.Integer(), nullable=False, server_default="0"))
     op.add_column("sessions", sa.Column("next_number", sa.Integer(), nullable=False, server_default="1"))
     _make_turns(op.get_bind())
+    op.execute(_FROZEN)
     op.drop_table("session_tokens")
 
 
@@ -94,14 +100,20 @@ _NEXT = sa.text(
 )
 _TURN = sa.text(
     "INSERT INTO turns (tenant, id, session_id, number, state, author, asked_at, ended_at, holder, client, "
-    "system, tools, parent_at, parent_messages, prompt_tokens, total_tokens, prompt_digest, digest, main, "
+    "system, tools, parent_at, parent_messages, prompt_tokens, total_tokens, prompt_digest, digest, continues, main, abandoned, "
     "head, packed, messages) "
     "SELECT s.tenant, CAST(:id AS TEXT), s.id, 1, 'ended', s.owner, s.updated_at, s.updated_at, '', '', '', '', 0, 0, "
-    "t.token_count, t.token_count, t.digest, t.digest, true, s.head, t.packed, '[]' "
+    "t.token_count, t.token_count, t.digest, t.digest, false, true, false, s.head, t.packed, '[]' "
     "FROM session_tokens t JOIN sessions s ON s.tenant = t.tenant AND s.id = t.session_id "
     "WHERE t.tenant = :tenant AND t.session_id = :session_id"
 )
 _CURRENT = sa.text(
     "UPDATE sessions SET current_turn = :id, current_number = 1, next_number = 2 "
     "WHERE tenant = :tenant AND id = :session_id"
+)
+
+# A snapshot's id is the digest of its token ids.
+_FROZEN = (
+    "UPDATE windows SET turn_id = (SELECT t.id FROM turns t WHERE t.tenant = windows.tenant "
+    "AND t.session_id = windows.session_id AND t.digest = windows.snapshot_id)"
 )

@@ -88,4 +88,4 @@ class History:
         if await self.registry.session(principal.tenant, session_id) is None:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
         current = await self.registry.current_turn(principal.tenant, session_id)
-        return session_id, current and current.id
+        return session_id, None if current is None else current.id

@@ -32,6 +32,7 @@ _RETRY_SECONDS: Final = 5.0
 _PATROL_EVERY: Final = timedelta(hours=1)
 _EVER: Final = datetime.max.replace(tzinfo=UTC)
 _ALL: Final = 1_000_000
+_TURNS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -153,6 +154,7 @@ class Reconcile:
             lambda: self._intents(dry_run=dry_run),
             lambda: self._pins(thorough=thorough, dry_run=dry_run),
             lambda: self._debts(dry_run=dry_run),
+            lambda: self._turns(dry_run=dry_run),
             lambda: self.retain(dry_run=dry_run),
             lambda: self.patrol(windows, before, dry_run=dry_run, after_loss=after_loss),
         ]
@@ -250,6 +252,20 @@ class Reconcile:
                 outcome = StepOutcome.DONE if settled else StepOutcome.POSTPONED
             of_session = not debt_intent.window_name
             steps.append(Step("release", debt_intent.tenant, subject, outcome, detail, of_session=of_session))
+        return steps
+
+    async def _turns(self, *, dry_run: bool) -> list[Step]:
+        """Forget turns whose gateway died before their answer came."""
+        steps = []
+        for turn in await self.registry.asked_turns_of_every_tenant(_TURNS):
+            if await self.replicas.gone(turn.holder):
+                if not dry_run:
+                    await self.registry.drop_turn(turn)
+                outcome = StepOutcome.PLANNED if dry_run else StepOutcome.DONE
+                detail = f"its gateway ended before the answer to {turn.id} came"
+                steps.append(
+                    Step("forget_turn", turn.tenant, turn.session_id, outcome, detail, of_session=True)
+                )
         return steps
 
     async def _compared(self, debt_intent: Intent) -> bool:

@@ -25,12 +25,13 @@ from sqlalchemy.exc import IntegrityError
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.packed import compress
 from cwm.adapters.sql.registry.scopes import in_force_until_committed
+from cwm.adapters.sql.registry.transcripts import copy_messages, remove_turns, said_in
 from cwm.adapters.sql.registry.window_writes import end_one
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values, turn_values
 from cwm.adapters.sql.tables.columns import UtcDateTime
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import sessions
-from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.errors import (
@@ -125,12 +126,15 @@ class SessionRecords:
         session: Session,
         token_ids: Sequence[int],
         intent_id: str | None = None,
+        source_turn: str | None = None,
     ) -> Session:
         if session.thawed_from is None:
             # The caller's scope may have been retired meanwhile. A thawed session stays in the scope of its KV.
             scope = in_force_until_committed(connection, session.tenant, session.salt_scope)
             session = replace(session, salt_scope=scope)
         turn = first_turn(session, token_ids) if token_ids else None
+        if turn is not None and source_turn is not None:
+            turn |= said_in(connection, session.tenant, source_turn)
         values = session_values(session) | standing(turn) | {"thawed_from_uid": None}
         if session.thawed_from is not None:
             values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
@@ -142,6 +146,7 @@ class SessionRecords:
             ) from error
         if turn is not None:
             connection.execute(insert(turns), turn)
+            copy_messages(connection, session, source_turn, turn["messages"])
         if intent_id is not None:
             end_one(connection, session.tenant, intent_id)
         return session
@@ -187,9 +192,7 @@ class SessionRecords:
                 metadata=session.own_metadata,
             )
         )
-        for table in (turns, turn_contents):
-            mine = and_(table.c.tenant == tenant, table.c.session_id == session_id)
-            connection.execute(delete(table).where(mine))
+        remove_turns(connection, tenant, session_id)
         references = select(windows.c.name).where(
             windows.c.tenant == tenant, windows.c.session_id == session_id
         )

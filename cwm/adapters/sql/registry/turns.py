@@ -19,6 +19,7 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -29,7 +30,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.packed import compress, compress_json
-from cwm.adapters.sql.registry.paths import messages_of, tokens_of
+from cwm.adapters.sql.registry.paths import digests_of, messages_of, tokens_of
 from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
 from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime
@@ -68,6 +69,8 @@ _NUMBERED: Final = (
 )
 _DROPPED: Final = delete(turns).where(_ASKED)
 
+_EVERY_NUMBER: Final = 2**31 - 1
+
 # Locks the session, then the turn: whoever removes either waits, or was faster.
 _ENDING: Final = (
     select(turns.c.id)
@@ -92,7 +95,7 @@ _HEAD: Final = func.coalesce(
 )
 _CONTINUED: Final = (
     update(sessions)
-    .where(_OPEN, sessions.c.current_number < bindparam("of_number"))
+    .where(_OPEN, sessions.c.current_number < bindparam("below"))
     .values(
         state=SessionState.ACTIVE.value,
         token_count=bindparam("to_total_tokens"),
@@ -101,7 +104,10 @@ _CONTINUED: Final = (
         updated_at=bindparam("to_ended_at"),
         metadata=func.coalesce(bindparam("to_metadata", type_=JSON(none_as_null=True)), sessions.c.metadata),
         current_turn=bindparam("of_turn"),
-        current_number=bindparam("of_number"),
+        current_number=case(
+            (sessions.c.current_number > bindparam("of_number"), sessions.c.current_number),
+            else_=bindparam("of_number"),
+        ),
     )
     .returning(*SESSION)
 )
@@ -159,6 +165,8 @@ class TurnRecords:
         parts: TurnParts,
         metadata: Mapping[str, Any] | None = None,
         revision: int | None = None,
+        *,
+        begins_line: bool = False,
     ) -> Session | None:
         packed, _ = compress(parts.token_ids)
         content = turn_values(turn) | {
@@ -172,6 +180,7 @@ class TurnRecords:
             "to_metadata": None if metadata is None else dict(metadata),
             "of_number": turn.number,
             "at_revision": revision,
+            "below": _EVERY_NUMBER if begins_line else turn.number,
         }
         row = _recorded(connection, _CONTINUED, values, parts.messages) if turn.main else None
         if row is None:
@@ -208,6 +217,15 @@ class TurnRecords:
     @reading
     def turn_tokens(self, connection: Connection, turn: Turn) -> TokenIds:
         return tokens_of(connection, turn.tenant, turn.session_id, turn.id)
+
+    @reading
+    def message_digests(self, connection: Connection, turn: Turn) -> tuple[str, ...]:
+        return tuple(digests_of(connection, turn.tenant, turn.session_id, turn.id))
+
+    @reading
+    def asked_turns_of_every_tenant(self, connection: Connection, limit: int) -> list[Turn]:
+        asked = select(*TURN).where(turns.c.state == TurnState.ASKED.value)
+        return [turn_of(row) for row in connection.execute(asked.order_by(turns.c.asked_at).limit(limit))]
 
     @reading
     def turn_messages(self, connection: Connection, turn: Turn) -> list[Message]:

@@ -33,7 +33,9 @@ turns = Table(
     required("total_tokens", Integer),
     required("prompt_digest", Text),
     required("digest", Text),
+    required("continues", Boolean),
     required("main", Boolean),
+    required("abandoned", Boolean),
     Column("cached_tokens", Integer),
     Column("head", Text),
     required("messages", JSON),
@@ -41,6 +43,13 @@ turns = Table(
     Column("packed", LargeBinary),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
     Index(None, "tenant", "session_id", "number", unique=True),
+)
+# The turns of every tenant that a gateway awaits.
+Index(
+    "ix_turns_asked",
+    turns.c.asked_at,
+    sqlite_where=turns.c.state == "asked",
+    postgresql_where=turns.c.state == "asked",
 )
 
 # Each message once per session; ``packed`` is zstd-compressed JSON.

@@ -1,0 +1,68 @@
+"""What was said: copied to a session that begins where a turn ends, and kept for windows when their session goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, literal, select
+
+from cwm.adapters.sql.registry.paths import digests_of
+from cwm.adapters.sql.rows import at_a_time
+from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.tables.windows import windows
+from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.session import Session
+
+
+def said_in(connection: Connection, tenant: str, source_turn: str) -> dict[str, Any]:
+    """The columns of a first turn that say what was said in the turn it was copied from; none if that is gone."""
+    source = select(turns.c.session_id, turns.c.system, turns.c.tools).where(
+        turns.c.tenant == tenant, turns.c.id == source_turn
+    )
+    row = connection.execute(source).one_or_none()
+    if row is not None:
+        with suppress(StorageCorruptionError):
+            messages = digests_of(connection, tenant, row.session_id, source_turn)
+            return {"system": row.system, "tools": row.tools, "messages": messages}
+    return {}
+
+
+def copy_messages(
+    connection: Connection, session: Session, source_turn: str | None, digests: Sequence[str]
+) -> None:
+    """Give the session its own copy of these messages of a turn's session."""
+    origin = select(turns.c.session_id).where(turns.c.tenant == session.tenant, turns.c.id == source_turn)
+    for batch in at_a_time(sorted(set(digests))):
+        copies = select(
+            turn_contents.c.tenant, literal(session.id), turn_contents.c.digest, turn_contents.c.packed
+        ).where(
+            turn_contents.c.tenant == session.tenant,
+            turn_contents.c.session_id == origin.scalar_subquery(),
+            turn_contents.c.digest.in_(batch),
+        )
+        connection.execute(insert(turn_contents).from_select(turn_contents.c.keys(), copies))
+
+
+def remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
+    """Remove the turns of a session and their messages, but for those that a window's transcript consists of."""
+    mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
+    rows = {
+        row.id: row
+        for row in connection.execute(select(turns.c.id, turns.c.parent, turns.c.messages).where(mine))
+    }
+    frozen = select(windows.c.turn_id).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
+    kept: set[str] = set()
+    for turn_id in connection.execute(frozen).scalars():
+        row = rows.get(turn_id)
+        while row is not None and row.id not in kept:
+            kept.add(row.id)
+            row = rows.get(row.parent)
+    digests = {digest for turn_id in kept for digest in rows[turn_id].messages}
+    for batch in at_a_time(sorted(rows.keys() - kept)):
+        connection.execute(delete(turns).where(mine, turns.c.id.in_(batch)))
+    said = and_(turn_contents.c.tenant == tenant, turn_contents.c.session_id == session_id)
+    stored = set(connection.execute(select(turn_contents.c.digest).where(said)).scalars())
+    for batch in at_a_time(sorted(stored - digests)):
+        connection.execute(delete(turn_contents).where(said, turn_contents.c.digest.in_(batch)))
