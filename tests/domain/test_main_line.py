@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ AGENT = Profile("agent's system text", "its tools")
 CHAT = Profile()
 
 
-def a_turn(number: int = 2, *, profile: Profile = AGENT, prompt: int = 100, **more: object) -> Turn:
+def a_turn(number: int = 2, *, profile: Profile = AGENT, prompt: int = 100, **more: Any) -> Turn:
     turn = Turn("acme", "s", f"t{number}", "ann", datetime(2026, 1, 1, tzinfo=UTC), number)
     return replace(
         turn, profile=profile, prompt_tokens=prompt, total_tokens=prompt + 10, state=TurnState.ENDED, **more

@@ -211,8 +211,8 @@ class PassThrough:
         if not any(message.digest in known for message in said.messages):
             raise UnrelatedTurnError(
                 f"Session '{session.id}' was thawed from window '{session.thawed_from}', and the request has none of "
-                "its messages: the model would not see the window. Send the whole conversation, take the turn with "
-                "session_generate, which needs only what is new, or set the header 'CWM-Branch: new' to ask apart from it.",
+                "its messages: the model would not see the window. Send the whole conversation; or only what is "
+                f"new, with the header 'CWM-Continue: session:{session.id}'; or 'CWM-Branch: new' to ask apart from it.",
                 session_id=session.id,
                 window_name=session.thawed_from,
             )

@@ -12,7 +12,9 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import StorageReadError
 from cwm.domain.names import require_window_name
+from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Turn
 from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Chunk
 from cwm.services.upkeep.retention import RetentionPolicy
@@ -29,10 +31,10 @@ class Failing(SqlRegistry):
             raise StorageReadError("Never.")
         return await super().chunks(tenant, name)
 
-    async def session_tokens(self, tenant: str, session_id: str) -> tuple[int, ...]:
-        if "bad" in session_id:
+    async def turn_tokens(self, turn: Turn) -> TokenIds:
+        if "bad" in turn.session_id:
             raise StorageReadError("Never.")
-        return await super().session_tokens(tenant, session_id)
+        return await super().turn_tokens(turn)
 
 
 class Changing(SqlRegistry):

@@ -25,6 +25,7 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import Durability, Retention
 from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN, BOB
+from tests.services.turns.talk import TITLE, asked
 from tests.services.windows_of import TEXT, Gateway, gateway
 
 
@@ -240,12 +241,11 @@ async def test_what_is_not_to_be_frozen_is_refused_and_nothing_is_begun(cwm: Gat
         await cwm.freeze(ANN, "s2", "taken")
     with pytest.raises(InvalidWindowNameError):
         await cwm.freeze(ANN, "s2", "no/name")
-    with (
-        cwm.turns.begin(ANN, "s2"),
-        pytest.raises(SessionNotActiveError, match="turn in flight") as refusal,
-    ):
+    asking = await asked(cwm, profile=TITLE, session_id="s2")
+    with pytest.raises(SessionNotActiveError, match="turn in flight") as refusal:
         await cwm.freeze(ANN, "s2", "w1")
     assert refusal.value.retryable, "the turn ends"
+    await asking.close()
     assert await cwm.registry.totals("acme") == before
     assert await cwm.at_rest()
 

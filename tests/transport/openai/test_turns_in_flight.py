@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
@@ -13,7 +12,8 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import SessionNotActiveError
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionState
-from cwm.services.turns.turns import Turns
+from cwm.services.turns.placement import Said
+from cwm.services.turns.turns import Answered, Turns
 from tests.contracts.nouns import LATER, a_session
 
 ALICE = Principal("acme", "alice")
@@ -79,39 +79,37 @@ async def test_a_cancelled_wait_for_a_turn_leaves_nothing_behind(turns: Turns) -
     assert not turns.in_flight("acme", "s")
 
 
-async def test_a_turn_of_a_session_that_is_gone_is_written_down(turns: Turns, audit_log: SqlAuditLog) -> None:
-    with turns.begin(ALICE, "s") as turn:
-        assert await turn.record((1, 2, 3)) is None
+async def test_a_turn_of_a_session_that_is_gone_is_written_down(
+    turns: Turns, registry: SqlRegistry, audit_log: SqlAuditLog
+) -> None:
+    await registry.add_session(a_session(), ())
+    with turns.begin(ALICE, "s1") as turn:
+        await turn.ask(a_session(), Said())
+        await registry.remove_session("acme", "s1", LATER)
+        assert await turn.record(Answered((1, 2, 3), 2)) is None
     (event,) = await audit_log.events("acme", 5)
-    assert (event.event, event.outcome, event.session_id) == ("session.turn", "not_recorded", "s")
+    assert (event.event, event.outcome, event.session_id) == ("session.turn", "not_recorded", "s1")
     assert event.details["token_count"] == 3
 
 
-async def test_a_turn_after_a_long_pause_is_noted_when_it_begins_and_the_next_one_is_not(
-    registry: SqlRegistry, audit_log: SqlAuditLog
-) -> None:
-    turns = Turns(registry, audit_log, SystemClock(), timedelta(minutes=6))
+async def test_a_turn_marks_its_session_as_used_when_it_is_asked(turns: Turns, registry: SqlRegistry) -> None:
     await registry.add_session(a_session(), ())
-    seen = []
     with turns.begin(ALICE, "s1") as turn:
-        for _ in range(3):
-            session = await registry.session("acme", "s1")
-            assert session is not None
-            seen.append(session.updated_at)
-            await turn.continues(session)
-    assert seen[0] < seen[1] == seen[2]
+        await turn.ask(a_session(), Said())
+        session = await registry.session("acme", "s1")
+    assert session is not None
+    assert session.updated_at > a_session().updated_at
 
 
 async def test_a_turn_of_a_session_that_has_just_expired_does_not_begin(
-    registry: SqlRegistry, audit_log: SqlAuditLog
+    turns: Turns, registry: SqlRegistry
 ) -> None:
-    turns = Turns(registry, audit_log, SystemClock(), timedelta(minutes=6))
     await registry.add_session(a_session(), ())
     assert await registry.expire_session(a_session(), SystemClock().now())
     with turns.begin(ALICE, "s1") as turn:
         for stale in (a_session(), a_session(state=SessionState.EXPIRED)):
             with pytest.raises(SessionNotActiveError):
-                await turn.continues(stale)
+                await turn.ask(stale, Said())
 
 
 @pytest.mark.parametrize("revision", [0, None])
@@ -120,9 +118,9 @@ async def test_a_turn_is_no_part_of_a_session_that_was_made_again_under_the_same
 ) -> None:
     await registry.add_session(a_session(), ())
     with turns.begin(ALICE, "s1") as turn:
-        await turn.continues(a_session())
+        await turn.ask(a_session(), Said())
         await registry.remove_session("acme", "s1", LATER)
         await registry.add_session(a_session(created_at=LATER), ())
-        assert await turn.record((1, 2, 3), revision=revision) is None
+        assert await turn.record(Answered((1, 2, 3), 2), revision=revision) is None
     assert await registry.session_tokens("acme", "s1") == ()
     assert [event.outcome for event in await audit_log.events("acme", 5)] == ["not_recorded"]

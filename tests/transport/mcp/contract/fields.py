@@ -102,6 +102,8 @@ ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
             "default": "guaranteed",
         },
         "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
+        "turn": SESSION_ID,
+        "keep_session": {"type": "boolean", "default": False},
     },
     "window_clone": {
         "retention": {"type": "string", "enum": ["guaranteed", "best_effort"]},

@@ -20,6 +20,8 @@ from tests.transport.mcp.contract.fields import (
 from tests.transport.mcp.gateway import Agent
 
 READ_ONLY = {
+    "turn_log",
+    "turn_show",
     "window_list",
     "window_status",
     "session_list",
@@ -36,6 +38,8 @@ OURS = {
     "session_create",
     "session_generate",
     "session_delete",
+    "turn_log",
+    "turn_show",
     "agent_session_create",
     "agent_session_end",
     "result_read",
@@ -74,11 +78,12 @@ async def test_a_tool_takes_exactly_the_fields_of_the_contract(tools: dict[str, 
     assert sorted(schema.get("required", [])) == sorted(required)
 
 
-async def test_a_tool_takes_fewer_than_ten_fields_but_for_those_of_decision_0041(
+async def test_a_tool_takes_fewer_than_ten_fields_but_for_those_of_decisions_0041_and_0046(
     tools: dict[str, Tool],
 ) -> None:
     counts = {name: len(tool.input_schema["properties"]) for name, tool in tools.items()}
     assert {name: count for name, count in counts.items() if count >= 10} == {
+        "window_freeze": 10,
         "window_list": 10,
         "result_query": 12,
     }
