@@ -15,7 +15,6 @@ from typing import Any, Final
 import anyio
 from fastmcp import FastMCP
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.subscriptions import ServerEvent
 from mcp_types import (
@@ -31,7 +30,7 @@ from mcp_types import (
 
 from cwm.domain.access import AccessScope
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import CwmError, ErrorKind, InsufficientScopeError, InvalidParameterError
+from cwm.domain.errors import CwmError, ErrorKind, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
@@ -47,15 +46,15 @@ from cwm.transport.mcp.listening.notifications import (
     subscribed_to,
 )
 from cwm.transport.mcp.listening.streams import KEEPALIVE_SECONDS, EventStreams
-from cwm.transport.mcp.requests.agent import Agency
-from cwm.transport.mcp.requests.permissions import of_resource, protocol_error
+from cwm.transport.mcp.requests.agent import Agency, Context
+from cwm.transport.mcp.requests.errors import protocol_error
+from cwm.transport.mcp.requests.permissions import of_resource, require
 
 _MAX_URI_CHARACTERS: Final = 2048
 _MAX_SUBSCRIPTIONS: Final = 1000
 _MAX_LISTENERS: Final = 10_000
 _UNWATCH_SECONDS: Final = 5.0
 
-Context = ServerRequestContext[Any, Any]
 _Interest = tuple[Principal, str | None, str]
 """The principal, its agent session, and the URI of the resource."""
 
@@ -249,10 +248,7 @@ class Subscriptions:
     async def _require(self, context: Context, uris: list[str]) -> None:
         """Require the scopes for reading each of ``uris``: subscribing takes the same."""
         scopes = frozenset[AccessScope]().union(*map(of_resource, uris))
-        try:
-            await self.agency.require(context, scopes, "resources/subscribe")
-        except InsufficientScopeError as refused:
-            raise protocol_error(refused) from refused
+        await require(self.agency, context, scopes, "resources/subscribe")
 
     async def _session(self, context: Context) -> tuple[CallerOf, str]:
         caller = await self._caller(context)
@@ -268,7 +264,7 @@ def _distinct(uris: list[str]) -> list[str]:
             f"At most {_MAX_SUBSCRIPTIONS} URIs of at most {_MAX_URI_CHARACTERS} characters each.",
             field="uri",
         )
-        raise MCPError(INVALID_PARAMS, refused.message, refused.as_dict())
+        raise protocol_error(refused, INVALID_PARAMS)
     return list(dict.fromkeys(uris))
 
 
@@ -279,4 +275,4 @@ async def _coded() -> AsyncIterator[None]:
         yield
     except CwmError as refused:
         code = INVALID_PARAMS if refused.kind is ErrorKind.INVALID else INTERNAL_ERROR
-        raise MCPError(code, refused.message, refused.as_dict()) from refused
+        raise protocol_error(refused, code) from refused

@@ -50,10 +50,6 @@ class Agency:
             raise InternalError("Nobody has authenticated the request.")
         return principal
 
-    async def require(self, context: Context | None, needed: frozenset[AccessScope], where: str) -> None:
-        """As :meth:`admit`, for the principal that made the request."""
-        await self.admit(await self.principal(context), needed, where)
-
     async def admit(self, principal: Principal, needed: frozenset[AccessScope], where: str) -> None:
         """Raises CWM-9002, and records it, if the principal lacks a scope. ``where`` is the tool or method."""
         try:

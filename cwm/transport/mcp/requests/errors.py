@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from fastmcp.resources import ResourceResult
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp import MCPError
+from mcp.server.context import HandlerResult
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -27,6 +28,7 @@ from mcp_types import (
     ReadResourceRequestParams,
     TextContent,
 )
+from pydantic import BaseModel
 from pydantic import ValidationError as ArgumentsError
 from pydantic_core import ErrorDetails
 
@@ -125,7 +127,7 @@ class CodedErrors(Middleware):
             await self._note(context, "resource", error)
             if isinstance(error, InternalError):
                 _log.exception("resource_failed", uri=str(context.message.uri)[:_LONGEST_NAME])
-            raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from failed
+            raise protocol_error(error) from failed
 
     async def _note(self, context: MiddlewareContext[Any], where: str, error: CwmError) -> None:
         if error.injection is None:
@@ -143,6 +145,29 @@ def error_result(error: CwmError) -> ToolResult:
         meta={META_KEY: body},
         is_error=True,
     )
+
+
+def error_of(result: HandlerResult) -> Mapping[str, Any] | None:
+    """The error object of a failed result, empty if it has none of CWM's; None for a success."""
+    if isinstance(result, BaseModel):
+        failed, meta = getattr(result, "is_error", False), getattr(result, "meta", None)
+    else:
+        failed, meta = (result or {}).get("isError", False), (result or {}).get("_meta")
+    return ((meta or {}).get(META_KEY) or {}) if failed else None
+
+
+def protocol_error(error: CwmError, code: int = INTERNAL_ERROR) -> MCPError:
+    """The error as JSON-RPC error, for methods whose results cannot express a failure."""
+    return MCPError(code, error.message, error.as_dict())
+
+
+@contextmanager
+def protocol_errors() -> Iterator[None]:
+    """Raise a coded error of the block as :func:`protocol_error`."""
+    try:
+        yield
+    except CwmError as refused:
+        raise protocol_error(refused) from refused
 
 
 def internal_error() -> InternalError:

@@ -12,7 +12,6 @@ from typing import Any, Final
 from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import Tool, ToolResult
-from mcp import MCPError
 from mcp_types import (
     INVALID_REQUEST,
     CallToolRequestParams,
@@ -26,9 +25,9 @@ from cwm.domain.access import NOTHING, AccessScope
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import CwmError, InsufficientScopeError
 from cwm.domain.results import RESULTS_URI
-from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.agent import Agency, Context, request_of
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
-from cwm.transport.mcp.requests.errors import RefusedError
+from cwm.transport.mcp.requests.errors import RefusedError, protocol_error
 
 ADMIN: Final = frozenset({AccessScope.ADMIN})
 OF_UPSTREAMS: Final = frozenset({AccessScope.TOOLS_CALL})
@@ -114,12 +113,8 @@ class Permissions(Middleware):
         context: MiddlewareContext[ReadResourceRequestParams],
         call_next: CallNext[ReadResourceRequestParams, ResourceResult],
     ) -> ResourceResult:
-        try:
-            await self._agency.require(
-                request_of(context), of_resource(str(context.message.uri)), "resources/read"
-            )
-        except InsufficientScopeError as refused:
-            raise protocol_error(refused) from refused
+        scopes = of_resource(str(context.message.uri))
+        await require(self._agency, request_of(context), scopes, "resources/read")
         return await call_next(context)
 
     async def on_list_tools(
@@ -157,6 +152,11 @@ def _needed(call: ToolCall) -> frozenset[AccessScope]:
     return of_upstream if call.own is None else ADMIN
 
 
-def protocol_error(refused: InsufficientScopeError) -> MCPError:
-    """The error as JSON-RPC error, for methods whose results cannot express a failure."""
-    return MCPError(INVALID_REQUEST, refused.message, refused.as_dict())
+async def require(
+    agency: Agency, context: Context | None, needed: frozenset[AccessScope], method: str
+) -> None:
+    """As :meth:`Agency.admit`, for the principal that makes the request; raises a JSON-RPC error."""
+    try:
+        await agency.admit(await agency.principal(context), needed, method)
+    except InsufficientScopeError as refused:
+        raise protocol_error(refused, INVALID_REQUEST) from refused
