@@ -107,11 +107,9 @@ class SdkSession:
     @property
     def capabilities(self) -> Mapping[str, Any]:
         capabilities = self._open().server_capabilities
-        return (
-            {}
-            if capabilities is None
-            else capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-        )
+        if capabilities is None:
+            return {}
+        return capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     @property
     def resume_with(self) -> str | None:
@@ -132,9 +130,9 @@ class SdkSession:
 
     async def authorize(self, authorization: str | None) -> str | None:
         """The upstream's ``Authorization`` for this caller; the session's own messages use it from now on."""
-        return (
-            None if self._authorize is None or authorization is None else await self._authorize(authorization)
-        )
+        if self._authorize is None or authorization is None:
+            return None
+        return await self._authorize(authorization)
 
     async def ended(self) -> None:
         await self._ended.wait()

@@ -69,7 +69,7 @@ class SharedAnswers:
         self._asking: dict[tuple[ContextScope, str], _RunningCall] = {}
         self._overdue: set[str] = set()
         self._ending = BackgroundTasks()
-        upstreams.at_other(partial(self._end_epoch, _CWM))
+        upstreams.roster.at_other(partial(self._end_epoch, _CWM))
 
     async def configure(self, policies: ToolPolicies) -> None:
         """Use these policies from now on. Ends the epoch of upstreams that were written to while nothing was shared."""

@@ -13,7 +13,7 @@ from mcp.server.context import CallNext, HandlerResult
 from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.principal import Principal
 from cwm.domain.tool_policy import ToolPolicies, ToolPolicy
-from cwm.domain.upstream import Offer
+from cwm.domain.upstream import Offer, OfferKind
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.requests.agent import Agency, Context, counted_session
 
@@ -55,7 +55,7 @@ class ToolCall:
     async def offer(self) -> Offer | None:
         """The upstream's offer of this name to the caller, looked up once. CWM-5003 if the upstream cannot be asked."""
         if not self._offers:
-            self._offers.append(await self._upstreams.tool(await self.caller(), self.name))
+            self._offers.append(await self._upstreams.offer(await self.caller(), OfferKind.TOOLS, self.name))
         return self._offers[0]
 
 

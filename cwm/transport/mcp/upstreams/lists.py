@@ -183,7 +183,7 @@ class UpstreamLists:
 
     async def _prompt(self, context: Context, name: str) -> Offer | None:
         with protocol_errors():
-            return await self._upstreams.prompt(await self._agency.caller(context), name)
+            return await self._upstreams.offer(await self._agency.caller(context), OfferKind.PROMPTS, name)
 
     async def _ask(
         self, context: Context, upstream: str, method: str, params: Mapping[str, Any]
