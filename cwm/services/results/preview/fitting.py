@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cwm.domain.json_text import json_text
+from cwm.domain.json_text import compact_json
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.results.preview.detail import LAST, LEVELS, Detail
 from cwm.services.results.preview.omitted import Omitted
@@ -32,16 +31,6 @@ class Fitted:
     tokens: int
     omitted: Omitted
     fits: bool = True
-
-
-def dumped(value: Any) -> str:
-    """Compact JSON that can be encoded as UTF-8."""
-    text = json_text(value, (",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +77,7 @@ class JsonWithin:
     reduction: Reduction
     wanted: int
     levels: Sequence[Detail] = LEVELS
-    render: Callable[[Any], str] = dumped
+    render: Callable[[Any], str] = compact_json
     _candidates: dict[Detail, Candidate] = field(default_factory=dict)
 
     def __call__(self, room: int) -> Candidate:

@@ -13,12 +13,12 @@ from mcp_types import SERVER_INFO_META_KEY, CallToolRequestParams, CallToolResul
 from mcp_types.version import is_version_at_least
 
 from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.json_text import compact_json
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.upstream import UpstreamError
 from cwm.services.agents.context_manager import ContextManager
 from cwm.services.results.answers import ToolAnswer
 from cwm.services.results.delivery import Call, Delivery, Shown, Weighed
-from cwm.services.results.preview.fitting import dumped
 from cwm.services.results.preview.plain import plain_preview
 from cwm.services.results.references import ByReference, have_reference
 from cwm.services.upstreams.upstreams import CallerOf
@@ -101,7 +101,7 @@ class ResultBudgets(Middleware):
         """For a result that could not be counted. Unchanged if its bytes fit: no text has more tokens than bytes."""
         limit = call.policy.max_tokens
         answer = _answer(result, with_structured=True)
-        size = len(dumped([answer.content, answer.structured]).encode())
+        size = len(compact_json([answer.content, answer.structured]).encode())
         if limit is None or size <= limit or call.tool in _FOLLOW_UPS:
             return result
         refusal = InternalError("The gateway failed to count it.")
