@@ -30,7 +30,7 @@ from cwm.adapters import certificates
 from cwm.adapters.http.bounded import TooLargeError, decode, read_bounded
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.telemetry.redaction import MASK, SHORTEST
-from cwm.adapters.upstream.destinations import without_link_local
+from cwm.adapters.upstream.destinations import LinkLocalGuard
 from cwm.background import BackgroundTasks
 from cwm.domain.upstream import Bounds
 from cwm.ports.tracing import UNTRACED, Carrier
@@ -101,7 +101,7 @@ _PUBLIC_HEADERS: Final = frozenset(
 
 def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.AsyncHTTPTransport:
     """The connections of all sessions with one upstream; link-local addresses need ``link_local``."""
-    pool = on_asyncio(
+    return on_asyncio(
         httpx2.AsyncHTTPTransport(
             # Plain HTTP saves the time and memory of reading the trust store.
             verify=encrypted,
@@ -111,9 +111,9 @@ def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.Asyn
                 max_keepalive_connections=_IDLE_CONNECTIONS,
                 keepalive_expiry=_KEEPALIVE_SECONDS,
             ),
-        )
+        ),
+        None if link_local else LinkLocalGuard(),
     )
-    return pool if link_local else without_link_local(pool)
 
 
 @dataclass(slots=True)
