@@ -17,15 +17,13 @@ from typing import Any, Final
 import structlog
 from fastmcp.exceptions import NotFoundError, ResourceError, ToolError, ValidationError
 from fastmcp.resources import ResourceResult
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware import Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp import MCPError
 from mcp.server.context import HandlerResult
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    CallToolRequestParams,
-    ReadResourceRequestParams,
     TextContent,
 )
 from pydantic import BaseModel
@@ -34,13 +32,14 @@ from pydantic_core import ErrorDetails
 
 from cwm.domain.errors import (
     CwmError,
+    ErrorKind,
     InternalError,
     InvalidParameterError,
     InvalidSessionIdError,
     InvalidWindowNameError,
 )
 from cwm.services.audit.journal import Journal
-from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.agent import Agency, CallContext, NextCall, NextRead, ReadContext, request_of
 from cwm.transport.mcp.requests.call import current_call
 from cwm.transport.mcp.requests.retry_after import tell_limit
 
@@ -87,11 +86,7 @@ class CodedErrors(Middleware):
         self._journal = journal
         self._agency = agency
 
-    async def on_call_tool(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        call_next: CallNext[CallToolRequestParams, ToolResult],
-    ) -> ToolResult:
+    async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         for name, value in (context.message.arguments or {}).items():
             if (fault := unusable([name, value])) is not None:
                 field, kind = _shown(name), _CODED.get(name, InvalidParameterError)
@@ -114,11 +109,7 @@ class CodedErrors(Middleware):
             _log.exception("tool_failed", tool=context.message.name)
             return error_result(coded(failed))
 
-    async def on_read_resource(
-        self,
-        context: MiddlewareContext[ReadResourceRequestParams],
-        call_next: CallNext[ReadResourceRequestParams, ResourceResult],
-    ) -> ResourceResult:
+    async def on_read_resource(self, context: ReadContext, call_next: NextRead) -> ResourceResult:
         try:
             return await call_next(context)
         except ResourceError as failed:
@@ -162,12 +153,13 @@ def protocol_error(error: CwmError, code: int = INTERNAL_ERROR) -> MCPError:
 
 
 @contextmanager
-def protocol_errors() -> Iterator[None]:
-    """Raise a coded error of the block as :func:`protocol_error`."""
+def protocol_errors(invalid: int = INTERNAL_ERROR) -> Iterator[None]:
+    """Raise a coded error of the block as :func:`protocol_error`; with the code ``invalid`` for a request that is wrong."""
     try:
         yield
     except CwmError as refused:
-        raise protocol_error(refused) from refused
+        code = invalid if refused.kind is ErrorKind.INVALID else INTERNAL_ERROR
+        raise protocol_error(refused, code) from refused
 
 
 def internal_error() -> InternalError:
