@@ -75,7 +75,7 @@ def log_as(settings: Settings) -> None:
 
 def announce(url: str, settings: Settings) -> None:
     """Print the gateway's address and who may use it."""
-    from cwm.settings.loopback import on_loopback
+    from cwm.settings.urls import on_loopback
 
     tell(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.")
     tell(_who_may(settings, loopback=on_loopback(settings.http.host)))

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cwm.domain.audit import AuditEvent
 from cwm.domain.canonical import canonical_json
@@ -77,6 +77,9 @@ class Anchor:
     signature: str = ""
 
 
+S = TypeVar("S", Checkpoint, Anchor)
+
+
 class ChainKeys:
     """Links and verifies records.
 
@@ -101,32 +104,24 @@ class ChainKeys:
         material = _record_material(record.seq, record.event, record.previous, record.key_id)
         return hmac.compare_digest(_digest(self._keys[record.key_id], material), record.digest)
 
-    def sign_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
-        keyed = replace(checkpoint, key_id=self._current)
-        return replace(keyed, signature=_digest(self._keys[self._current], _checkpoint_material(keyed)))
+    def sign(self, statement: S) -> S:
+        keyed = replace(statement, key_id=self._current)
+        return replace(keyed, signature=_digest(self._keys[self._current], _material(keyed)))
 
-    def signed_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        return self._signed(checkpoint.key_id, checkpoint.signature, _checkpoint_material(checkpoint))
-
-    def sign_anchor(self, anchor: Anchor) -> Anchor:
-        keyed = replace(anchor, key_id=self._current)
-        return replace(keyed, signature=_digest(self._keys[self._current], _anchor_material(keyed)))
+    def signed(self, statement: Checkpoint | Anchor) -> bool:
+        """Whether the signature is valid for the whole statement."""
+        return self._signed(statement, _material(statement))
 
     def signed_anchor(self, anchor: Anchor) -> bool:
         """Whether the signature is valid for what was pruned. With nothing pruned none is needed."""
-        materials = (_anchor_material(anchor), *_older_anchor_materials(anchor))
-        return anchor.pruned.seq == 0 or any(
-            self._signed(anchor.key_id, anchor.signature, material) for material in materials
-        )
+        materials = (_material(anchor), *_older_anchor_materials(anchor))
+        return anchor.pruned.seq == 0 or any(self._signed(anchor, material) for material in materials)
 
-    def signed_carried(self, anchor: Anchor) -> bool:
-        """Whether the anchor is signed with the last record that is older than the chain."""
-        return self._signed(anchor.key_id, anchor.signature, _anchor_material(anchor))
-
-    def _signed(self, key_id: str, signature: str, material: bytes) -> bool:
+    def _signed(self, statement: Checkpoint | Anchor, material: bytes) -> bool:
+        key_id = statement.key_id
         if key_id == CARRIED or key_id not in self._keys:
             return False
-        return hmac.compare_digest(_digest(self._keys[key_id], material), signature)
+        return hmac.compare_digest(_digest(self._keys[key_id], material), statement.signature)
 
 
 def carried(event: AuditEvent, after: Place) -> AuditRecord:
@@ -174,17 +169,15 @@ def _record_material(seq: int, event: AuditEvent, previous: str, key_id: str) ->
     )
 
 
-def _checkpoint_material(checkpoint: Checkpoint) -> bytes:
-    place = checkpoint.place
-    at = _moment(checkpoint.at)
-    return canonical_json(["checkpoint", checkpoint.tenant, place.seq, place.digest, at, checkpoint.key_id])
-
-
-def _anchor_material(anchor: Anchor) -> bytes:
-    pruned, through, digest = anchor.pruned, anchor.carried_through, anchor.carried_digest
-    return canonical_json(
-        ["anchor 3", anchor.tenant, pruned.seq, pruned.digest, through, digest, anchor.key_id]
-    )
+def _material(statement: Checkpoint | Anchor) -> bytes:
+    """The bytes that a signature covers."""
+    if isinstance(statement, Checkpoint):
+        place, at = statement.place, _moment(statement.at)
+        fields = ["checkpoint", statement.tenant, place.seq, place.digest, at]
+    else:
+        pruned, carried = statement.pruned, (statement.carried_through, statement.carried_digest)
+        fields = ["anchor 3", statement.tenant, pruned.seq, pruned.digest, *carried]
+    return canonical_json([*fields, statement.key_id])
 
 
 def _older_anchor_materials(anchor: Anchor) -> tuple[bytes, bytes]:

@@ -72,8 +72,9 @@ class ChainCheck:
     keys: ChainKeys
     anchor: Anchor
     checkpoints: Sequence[Checkpoint] = ()
+    carried_through: int = field(init=False)
+    """Highest number that a record older than the chain may have: the anchor's, or that before the first other record."""
     _last: Place = field(init=False)
-    _carried_through: int = field(init=False)
     _records: int = field(default=0, init=False)
     _carried: int = field(default=0, init=False)
     _carried_signed: bool = field(init=False)
@@ -83,8 +84,8 @@ class ChainCheck:
 
     def __post_init__(self) -> None:
         self._last = self.anchor.pruned
-        self._carried_through = self.anchor.carried_through
-        self._carried_signed = self.keys.signed_carried(self.anchor)
+        self.carried_through = self.anchor.carried_through
+        self._carried_signed = self.keys.signed(self.anchor)
         if not self.keys.signed_anchor(self.anchor):
             # One finding for the anchor is enough.
             self._carried_signed = True
@@ -103,14 +104,6 @@ class ChainCheck:
         if any(point.place.seq == record.seq and point.place != record.place for point in self.checkpoints):
             self._find(Damage.CUT_OFF, record.seq, record.seq)
         self._last = record.place
-
-    @property
-    def carried_through(self) -> int:
-        """Highest number that a record older than the chain may have.
-
-        It is the anchor's, or the number before the first record that is not older than the chain.
-        """
-        return self._carried_through
 
     @property
     def is_whole(self) -> bool:
@@ -136,7 +129,7 @@ class ChainCheck:
         )
 
     def _look_at(self, record: AuditRecord, *, follows: bool) -> None:
-        late = record.key_id == CARRIED and record.seq > self._carried_through
+        late = record.key_id == CARRIED and record.seq > self.carried_through
         if not self.keys.knows(record.key_id):
             self._find(Damage.UNKNOWN_KEY, record.seq, record.seq)
         elif late or not self.keys.holds(record):
@@ -145,7 +138,7 @@ class ChainCheck:
         elif follows and record.previous != self._last.digest:
             self._find(Damage.UNLINKED, record.seq, record.seq)
         if record.key_id != CARRIED:
-            self._carried_through = min(self._carried_through, record.seq - 1)
+            self.carried_through = min(self.carried_through, record.seq - 1)
         elif not self._carried_signed:
             first = record.seq if self._unsigned_carried is None else self._unsigned_carried.first
             self._unsigned_carried = Finding(Damage.UNSIGNED, first, record.seq)

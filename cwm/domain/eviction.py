@@ -1,14 +1,13 @@
-"""Eviction policies: which entry makes room first. Each operation takes O(1) or O(log n)."""
+"""Eviction policies: which entry makes room first. Each operation takes O(log n)."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 _SLACK: Final = 64
 
@@ -41,121 +40,69 @@ class Facts:
     uses: int = 1
 
 
-class Policy(Protocol[K]):
-    """Tracks entries and chooses the one to evict. Equals go in the order of their last use."""
+class Policy(Generic[K]):
+    """Tracks entries by ``rank``: the lowest is evicted first; of equals, the one unused for longest.
 
-    def __len__(self) -> int: ...
-
-    def add(self, key: K, facts: Facts) -> None:
-        """Track the entry as used now. A key that is already tracked starts over with the new facts."""
-
-    def touch(self, key: K) -> None:
-        """Note a use of a tracked key."""
-
-    def remove(self, key: K) -> None:
-        """Stop tracking the key; an unknown key is ignored."""
-
-    def victim(self) -> K | None:
-        """The key to evict next. It stays tracked until it is removed."""
-
-
-class LeastRecentlyUsed(Generic[K]):
-    """Every operation takes O(1)."""
-
-    __slots__ = ("_order",)
-
-    def __init__(self) -> None:
-        self._order: OrderedDict[K, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def add(self, key: K, facts: Facts) -> None:  # noqa: ARG002 - goes by use alone
-        self._order[key] = None
-        self._order.move_to_end(key)
-
-    def touch(self, key: K) -> None:
-        self._order.move_to_end(key)
-
-    def remove(self, key: K) -> None:
-        self._order.pop(key, None)
-
-    def victim(self) -> K | None:
-        return next(iter(self._order), None)
-
-
-class Ranked(Generic[K]):
-    """The entry with the lowest ``rank`` goes first. Every operation takes O(log n).
-
-    A heap that skips outdated items, and is rebuilt when these outnumber the live ones.
+    Each use adds ``step`` to the rank. A heap that skips outdated items, and is rebuilt when these outnumber the live
+    ones.
     """
 
-    __slots__ = ("_heap", "_live", "_rank", "_tick")
+    __slots__ = ("_heap", "_live", "_rank", "_step", "_tick")
 
-    def __init__(self, rank: Callable[[Facts], float]) -> None:
+    def __init__(self, rank: Callable[[Facts], float], step: int = 0) -> None:
         self._rank = rank
+        self._step = step
         self._heap: list[tuple[float, int, K]] = []
-        self._live: dict[K, tuple[float, int, Facts]] = {}
+        self._live: dict[K, tuple[float, int]] = {}
         self._tick = 0
 
     def __len__(self) -> int:
         return len(self._live)
 
     def add(self, key: K, facts: Facts) -> None:
-        self._push(key, self._rank(facts), facts)
+        """Track the entry as used now. A key that is already tracked starts over with the new facts."""
+        self._push(key, self._rank(facts))
 
     def touch(self, key: K) -> None:
-        rank, _, facts = self._live[key]
-        self._push(key, rank, facts)
+        """Note a use of a tracked key."""
+        self._push(key, self._live[key][0] + self._step)
 
     def remove(self, key: K) -> None:
+        """Stop tracking the key; an unknown key is ignored."""
         self._live.pop(key, None)
         self._sweep()
 
     def victim(self) -> K | None:
+        """The key to evict next. It stays tracked until it is removed."""
         while self._heap:
-            _, tick, key = self._heap[0]
-            live = self._live.get(key)
-            if live is not None and live[1] == tick:
+            rank, tick, key = self._heap[0]
+            if self._live.get(key) == (rank, tick):
                 return key
             heapq.heappop(self._heap)
         return None
 
-    def _push(self, key: K, rank: float, facts: Facts) -> None:
+    def _push(self, key: K, rank: float) -> None:
         self._tick += 1
-        self._live[key] = (rank, self._tick, facts)
+        self._live[key] = (rank, self._tick)
         heapq.heappush(self._heap, (rank, self._tick, key))
         self._sweep()
 
     def _sweep(self) -> None:
         if len(self._heap) > 2 * len(self._live) + _SLACK:
-            self._heap = [(rank, tick, key) for key, (rank, tick, _) in self._live.items()]
+            self._heap = [(rank, tick, key) for key, (rank, tick) in self._live.items()]
             heapq.heapify(self._heap)
-
-
-class LeastFrequentlyUsed(Ranked[K]):
-    """Ranked by the number of uses, to which each touch adds one."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(lambda facts: facts.uses)
-
-    def touch(self, key: K) -> None:
-        uses, _, facts = self._live[key]
-        self._push(key, uses + 1, facts)
 
 
 def policy_of(eviction: Eviction) -> Policy[K]:
     """A new policy that tracks nothing yet."""
     match eviction:
         case Eviction.LRU:
-            return LeastRecentlyUsed()
+            return Policy(lambda _: 0)
         case Eviction.LFU:
-            return LeastFrequentlyUsed()
+            return Policy(lambda facts: facts.uses, step=1)
         case Eviction.TTL:
-            return Ranked(lambda facts: facts.ends_at)
+            return Policy(lambda facts: facts.ends_at)
         case Eviction.PRIORITY:
-            return Ranked(lambda facts: facts.priority)
+            return Policy(lambda facts: facts.priority)
         case Eviction.SIZE:
-            return Ranked(lambda facts: -facts.size)
+            return Policy(lambda facts: -facts.size)

@@ -23,6 +23,16 @@ def json_text(value: Any, separators: tuple[str, str] = (", ", ": ")) -> str:
     return "".join(_pieces(value, encoder.encode, separators[0]))
 
 
+def compact_json(value: Any) -> str:
+    """Compact JSON that can be encoded as UTF-8: half of a surrogate pair makes it ASCII."""
+    text = json_text(value, (",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return text
+
+
 def is_long(value: Any) -> bool:
     """Whether the value is too long to serialise in one call. Stops reading as soon as that is certain."""
     return _room_after(value) < 0

@@ -34,16 +34,6 @@ def climbs(uri: str) -> bool:
     return True
 
 
-def matches_in_any_spelling(uri: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a pattern matches the URI as written or in its plain spelling."""
-    return matches(uri, patterns) or _plainly_matches(uri, patterns)
-
-
-def matches_in_every_spelling(uri: str, patterns: tuple[str, ...]) -> bool:
-    """Whether patterns match both the URI as written and its plain spelling."""
-    return matches(uri, patterns) and _plainly_matches(uri, patterns)
-
-
 def plain(uri: str) -> str:
     """The plain spelling: scheme and host in lower case, escapes decoded.
 
@@ -52,7 +42,8 @@ def plain(uri: str) -> str:
     return _plain(uri, _PARTS, unquote)
 
 
-def _plainly_matches(uri: str, patterns: tuple[str, ...]) -> bool:
+def plainly_matches(uri: str, patterns: tuple[str, ...]) -> bool:
+    """Whether one of the patterns matches the plain spelling of the URI."""
     plain_patterns = tuple(_plain(pattern, _PATTERN_PARTS, _unquoted_pattern) for pattern in patterns)
     return matches(plain(uri), (*patterns, *plain_patterns))
 

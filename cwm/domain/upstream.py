@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from cwm.domain.resource_uris import climbs, matches, matches_in_any_spelling, matches_in_every_spelling
+from cwm.domain.resource_uris import climbs, matches, plainly_matches
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
 """No underscore: in an exposed name, the first underscore ends the upstream's name."""
@@ -68,9 +68,9 @@ class Selection:
 
     def admits_uri(self, own: str) -> bool:
         """Like ``admits`` for a resource's URI. Another spelling of the URI cannot bypass the patterns."""
-        if climbs(own) or matches_in_any_spelling(own, self.deny):
+        if climbs(own) or matches(own, self.deny) or plainly_matches(own, self.deny):
             return False
-        return matches_in_every_spelling(own, self.allow)
+        return matches(own, self.allow) and plainly_matches(own, self.allow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from cwm.settings.fields import Seconds
-from cwm.settings.group import Group
-from cwm.settings.loopback import on_loopback
-from cwm.settings.urls import http_url
+from cwm.settings.fields import Group, Seconds
+from cwm.settings.origins import split
+from cwm.settings.urls import http_url, on_loopback
 
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"}
@@ -91,11 +90,11 @@ class Auth(Group):
         return self.oauth_issuer is not None or self.api_keys
 
     def audiences(self) -> tuple[str, ...]:
-        configured_audiences = _items(self.oauth_audience)
+        configured_audiences: tuple[str, ...] = split(self.oauth_audience)
         return configured_audiences or (f"{self.public_url}/mcp", str(self.public_url), f"{self.public_url}/")
 
     def algorithms(self) -> frozenset[str]:
-        return frozenset(_items(self.oauth_algorithms))
+        return frozenset(split(self.oauth_algorithms))
 
     @field_validator("public_url")
     @classmethod
@@ -119,7 +118,7 @@ class Auth(Group):
     @field_validator("oauth_algorithms")
     @classmethod
     def _asymmetric(cls, value: str) -> str:
-        if not _items(value) or not set(_items(value)) <= ALGORITHMS:
+        if not split(value) or not set(split(value)) <= ALGORITHMS:
             raise ValueError(f"must be some of {', '.join(sorted(ALGORITHMS))}")
         return value
 
@@ -135,10 +134,6 @@ class Auth(Group):
                     "CWM_OAUTH_INTROSPECTION_URL needs CWM_OAUTH_CLIENT_ID and CWM_OAUTH_CLIENT_SECRET"
                 )
         return self
-
-
-def _items(text: str) -> tuple[str, ...]:
-    return tuple(part for part in (each.strip() for each in text.split(",")) if part)
 
 
 def _checked(url: str) -> str:

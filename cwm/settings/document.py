@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from cwm.settings.errors import SettingsError
+from cwm.settings.fields import SettingsError
 
 # Text of the document that YAML quotes in a message: anything except a single character and YAML's own words, such as
 # '<stream end>'. The text between two quotes is YAML's own, too.

@@ -9,8 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.planner import Choice
-from cwm.settings.fields import Count, Gigabytes, Seconds, UserPath
-from cwm.settings.group import Group
+from cwm.settings.fields import Count, Gigabytes, Group, Seconds, UserPath
 from cwm.settings.origins import Names
 from cwm.settings.urls import http_url
 

@@ -1,4 +1,4 @@
-"""Common types of settings: upper bounds of numbers, and messages about invalid fields."""
+"""What all settings are made of: groups, types with upper bounds, and messages about invalid fields."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ Count = Annotated[int, Field(le=2**31 - 1)]
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 """A path that may begin with ``~``."""
+
+
+class SettingsError(Exception):
+    """A setting is unusable. The message names it, its source and the problem."""
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class Fields(BaseModel):

@@ -8,9 +8,8 @@ from typing import Final, Literal
 from pydantic import Field, field_validator
 
 from cwm.domain.limits import NONE, LimitRules, Rate, parse_rates
-from cwm.settings.fields import Bytes, Count, Seconds
-from cwm.settings.group import Group
-from cwm.settings.origins import Names, Origins
+from cwm.settings.fields import Bytes, Count, Group, Seconds
+from cwm.settings.origins import Names, Origins, split
 
 AUTO: Final = "auto"
 
@@ -53,12 +52,12 @@ class Http(Group):
     @field_validator("trusted_proxies")
     @classmethod
     def _networks(cls, value: str) -> str:
-        for each in filter(None, (part.strip() for part in value.split(","))):
+        for each in split(value):
             ip_network(each)
         return value
 
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        return tuple(ip_network(part.strip()) for part in self.trusted_proxies.split(",") if part.strip())
+        return tuple(map(ip_network, split(self.trusted_proxies)))
 
 
 class Security(Group):

@@ -14,8 +14,8 @@ from cwm.domain.budgets import Budgets
 from cwm.domain.upstream import UpstreamSpec
 from cwm.settings.auth import Auth
 from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verification
+from cwm.settings.fields import Group
 from cwm.settings.front import Http, Limits, Security
-from cwm.settings.group import Group
 from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
 from cwm.settings.secrets import passwords, secrets_of
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing

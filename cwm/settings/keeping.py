@@ -9,8 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr
 
 from cwm.domain.eviction import Eviction
-from cwm.settings.fields import Bytes, Count, Gigabytes, Megabytes, Seconds, UserPath
-from cwm.settings.group import Group
+from cwm.settings.fields import Bytes, Count, Gigabytes, Group, Megabytes, Seconds, UserPath
 from cwm.settings.urls import database_url, redis_url, sqlite_url
 
 

@@ -11,14 +11,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from cwm.settings.document import read_document
-from cwm.settings.errors import SettingsError
-from cwm.settings.fields import in_words
+from cwm.settings.fields import Group, SettingsError, in_words
 from cwm.settings.front import Security
-from cwm.settings.group import Group
 from cwm.settings.groups import ENV_PREFIX, GROUPS, Reading, Settings, Source, is_secret
-from cwm.settings.secret_files import SUFFIX, secret_of
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
+from cwm.settings.variables import SUFFIX, secret_of
 
 CONFIG_ENV: Final = "CWM_CONFIG"
 

@@ -7,8 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from cwm.settings.fields import Days, Seconds
-from cwm.settings.group import Group
+from cwm.settings.fields import Days, Group, Seconds
 from cwm.settings.urls import http_url
 
 _TRACES_PATH: Final = "/v1/traces"

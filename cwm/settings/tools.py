@@ -20,8 +20,7 @@ from cwm.domain.budgets import Budgets, References
 from cwm.domain.field_paths import parse_path
 from cwm.domain.limits import Rate, ToolRates, parse_rates
 from cwm.domain.tool_policy import CachePolicy, PreviewKind, SharingScope, ToolPolicies, ToolPolicy
-from cwm.settings.errors import SettingsError
-from cwm.settings.fields import Bytes, Fields, Seconds, first_fault
+from cwm.settings.fields import Bytes, Fields, Seconds, SettingsError, first_fault
 
 RESULTS: Final = "results"
 TOOLS: Final = "tools"
@@ -32,13 +31,18 @@ _MOST_TOKENS: Final = 10**9
 _NO_PREVIEW_IN_BUDGET: Final = "'preview_tokens' is more than 'max_tokens'"
 
 
-def _tokens_or_any(value: Any) -> Any:
-    """A token count, or None for ``unlimited``. Booleans are refused, although Python counts them as numbers."""
-    if value == _UNLIMITED:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
-        raise ValueError(f"must be a whole number of at least {_LEAST_PREVIEW} tokens, or '{_UNLIMITED}'")
-    return _countable(value)
+def _tokens(value: Any, or_else: str = "") -> int:
+    """A token count. Booleans are refused, although Python counts them as numbers."""
+    if type(value) is not int or value < _LEAST_PREVIEW:
+        raise ValueError(f"must be a whole number of at least {_LEAST_PREVIEW} tokens{or_else}")
+    if value > _MOST_TOKENS:
+        raise ValueError(f"must be at most {_MOST_TOKENS} tokens")
+    return value
+
+
+def _tokens_or_any(value: Any) -> int | None:
+    """A token count, or None for ``unlimited``."""
+    return None if value == _UNLIMITED else _tokens(value, f", or '{_UNLIMITED}'")
 
 
 def _rates(value: Any) -> tuple[Rate, ...]:
@@ -52,18 +56,6 @@ def _rates(value: Any) -> tuple[Rate, ...]:
 def _path(value: str) -> str:
     parse_path(value)
     return value
-
-
-def _tokens(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
-        raise ValueError(f"must be a whole number of at least {_LEAST_PREVIEW} tokens")
-    return _countable(value)
-
-
-def _countable(tokens: int) -> int:
-    if tokens > _MOST_TOKENS:
-        raise ValueError(f"must be at most {_MOST_TOKENS} tokens")
-    return tokens
 
 
 Tokens = Annotated[int, BeforeValidator(_tokens)]

@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from cwm.domain.constraints import SchemaLimits
-from cwm.settings.fields import Bytes, Count
-from cwm.settings.group import Group
+from cwm.settings.fields import Bytes, Count, Group
 from cwm.settings.origins import split
 
 

@@ -21,10 +21,9 @@ from cwm.domain.upstream import (
     UpstreamSpec,
 )
 from cwm.domain.web_origin import is_link_local
-from cwm.settings.errors import SettingsError
-from cwm.settings.fields import Bytes, Count, Fields, Seconds, first_fault
-from cwm.settings.loopback import on_loopback
+from cwm.settings.fields import Bytes, Count, Fields, Seconds, SettingsError, first_fault
 from cwm.settings.upstream_values import Command, Environment, Headers, Pattern, Secret, Text, ThingName, Url
+from cwm.settings.urls import on_loopback
 from cwm.settings.variables import Variables
 
 UPSTREAMS: Final = "upstreams"

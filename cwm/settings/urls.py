@@ -73,6 +73,16 @@ def http_url(url: str) -> SplitResult:
     return parts
 
 
+def on_loopback(host: str) -> bool:
+    """Whether ``host`` is ``localhost`` or a loopback address; other names are not resolved."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def sqlite_url(path: str) -> str:
     """SQLAlchemy's URL for an SQLite file."""
     return f"sqlite:///{quote(path)}"

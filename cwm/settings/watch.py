@@ -16,8 +16,7 @@ import structlog
 from watchfiles import awatch
 
 from cwm.settings.changes import SettingChange, changes_between
-from cwm.settings.errors import SettingsError
-from cwm.settings.group import Group
+from cwm.settings.fields import Group, SettingsError
 from cwm.settings.groups import GROUPS, Settings
 from cwm.settings.load import read_file, settings_from
 from cwm.settings.telling import Logging

@@ -108,9 +108,7 @@ class Commands:
 
     def lmcache(self, arguments_file: Path) -> list[str]:
         """LMCache's server. It reads its arguments from a private file, because they may contain a Redis password."""
-        return [
-            self.environment.python, "-m", "cwm_engine.serve_lmcache", str(arguments_file),
-        ]  # fmt: skip
+        return [self.environment.python, "-m", "cwm_engine.serve_lmcache", str(arguments_file)]
 
     def lmcache_arguments(self) -> list[str]:
         arguments = [
@@ -173,9 +171,8 @@ class Commands:
         if self.plan.device == "cpu":
             # torch.compile needs a C++ compiler, also for the log-probabilities of an engine that runs eagerly.
             variables["TORCH_COMPILE_DISABLE"] = "1"
-            variables["VLLM_CPU_KVCACHE_SPACE"] = str(
-                max(1, math.ceil(self.plan.kv_cache_gb))
-            )  # whole GiB only
+            # Whole GiB only.
+            variables["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, math.ceil(self.plan.kv_cache_gb)))
         return variables
 
     def _kv_transfer(self) -> dict[str, Any]:
@@ -197,19 +194,16 @@ class Commands:
 
     def _shared_tier(self) -> dict[str, Any]:
         # 'valkey', not 'resp': 'resp' does not reconnect, and one truncated value breaks it for every key.
-        where = (
-            self.plan.redis.adapter()
-            if self.plan.redis
-            else {"startup_nodes": f"{self.addresses.valkey}:{self.ports.valkey}"}
-        )
+        embedded = {"startup_nodes": f"{self.addresses.valkey}:{self.ports.valkey}"}
+        where = self.plan.redis.adapter() if self.plan.redis else embedded
         # connection_timeout includes the import of LMCache's client, which took 2 s on a busy machine: with a shorter
         # timeout LMCache did not start there.
-        timeouts = {"request_timeout": 2.0, "connection_timeout": 15.0}
         return {
             "type": "valkey",
             **where,
             "num_workers": 4,
-            **timeouts,
+            "request_timeout": 2.0,
+            "connection_timeout": 15.0,
             "shared": True,
             "serde": self._serde(),
         }

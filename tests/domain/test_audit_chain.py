@@ -187,13 +187,13 @@ def test_records_under_the_secret_before_the_present_one_are_whole() -> None:
 
 @given(st.integers(1, len(CHAIN) - 1))
 def test_what_had_its_time_is_not_missing(pruned: int) -> None:
-    anchor = KEYS.sign_anchor(Anchor("acme", CHAIN[pruned - 1].place))
+    anchor = KEYS.sign(Anchor("acme", CHAIN[pruned - 1].place))
     verdict = looked_at(CHAIN[pruned:], anchor=anchor)
     assert verdict.whole
     assert verdict.pruned == pruned
 
 
-_ANCHOR: Final = KEYS.sign_anchor(Anchor("acme", CHAIN[4].place))
+_ANCHOR: Final = KEYS.sign(Anchor("acme", CHAIN[4].place))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ _ANCHOR: Final = KEYS.sign_anchor(Anchor("acme", CHAIN[4].place))
         lambda: replace(_ANCHOR, pruned=CHAIN[6].place),
         lambda: replace(_ANCHOR, signature="0" * 64),
         lambda: replace(_ANCHOR, tenant="bolt"),
-        lambda: STRANGERS_KEYS.sign_anchor(Anchor("acme", CHAIN[6].place)),
+        lambda: STRANGERS_KEYS.sign(Anchor("acme", CHAIN[6].place)),
         lambda: Anchor("acme"),
     ],
 )
@@ -227,7 +227,7 @@ def _carried_chain() -> Records:
 
 def _signed(old: Records, pruned: Place = Place()) -> Anchor:  # noqa: B008
     last = old[-1].place
-    return KEYS.sign_anchor(Anchor("acme", pruned, carried_through=last.seq, carried_digest=last.digest))
+    return KEYS.sign(Anchor("acme", pruned, carried_through=last.seq, carried_digest=last.digest))
 
 
 def _rewritten(old: Records) -> Records:
@@ -266,7 +266,7 @@ def test_records_that_nobody_signed_are_not_vouched_for_by_the_record_that_a_gat
     if signature == "older":
         anchor = replace(anchor, key_id=_OLDER_ANCHOR.key_id, signature=_OLDER_ANCHOR.signature)
     elif signature == "strangers":
-        anchor = STRANGERS_KEYS.sign_anchor(anchor)
+        anchor = STRANGERS_KEYS.sign(anchor)
     elif signature == "carried":
         anchor = replace(_signed(_carried_chain()), key_id="carried", carried_digest=forged[-1].digest)
     assert damages(looked_at(forged, (), anchor)) == [(Damage.UNSIGNED, 1, 3)]
@@ -321,12 +321,12 @@ def test_an_unsigned_anchor_makes_no_room_for_the_key_that_is_no_secret_after_th
 
 
 def test_a_checkpoint_and_an_anchor_hold_only_as_they_were_signed() -> None:
-    made = KEYS.sign_checkpoint(CHECKPOINT)
-    assert KEYS.signed_checkpoint(made)
-    assert not KEYS.signed_checkpoint(replace(made, place=CHAIN[3].place))
-    assert not KEYS.signed_checkpoint(replace(made, at=NOW + timedelta(days=1)))
-    assert not STRANGERS_KEYS.signed_checkpoint(made)
-    assert not KEYS.signed_checkpoint(replace(made, key_id="carried"))
+    made = KEYS.sign(CHECKPOINT)
+    assert KEYS.signed(made)
+    assert not KEYS.signed(replace(made, place=CHAIN[3].place))
+    assert not KEYS.signed(replace(made, at=NOW + timedelta(days=1)))
+    assert not STRANGERS_KEYS.signed(made)
+    assert not KEYS.signed(replace(made, key_id="carried"))
 
 
 def test_what_no_database_can_hold_is_written_as_it_can() -> None:

@@ -13,7 +13,7 @@ from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.domain.principal import Principal
-from cwm.domain.upstream import UpstreamSpec
+from cwm.domain.upstream import OfferKind, UpstreamSpec
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.services.agents.agents import Agents
 from cwm.services.upstreams.tool_watch import ToolWatch
@@ -61,7 +61,7 @@ class Replica:
     async def call(
         self, caller: CallerOf, exposed: str, *, repeatable: bool = False, **arguments: Any
     ) -> str:
-        offer = await self.upstreams.tool(caller, exposed)
+        offer = await self.upstreams.offer(caller, OfferKind.TOOLS, exposed)
         assert offer is not None, exposed
         asked = {"name": offer.own_name, "arguments": arguments}
         answer = await self.upstreams.request(

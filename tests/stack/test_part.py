@@ -70,7 +70,7 @@ class Stage:
     def _started(self, _name: str, child: Child) -> None:
         self.started.append(child.pid)
 
-    async def _polled(self, _name: str, _child: Child) -> None:
+    async def _polled(self, _name: str) -> None:
         """A stack would look at shared memory here."""
 
     async def _cleared(self, name: str) -> None:

@@ -217,9 +217,11 @@ class _Connection(httpcore2.AsyncNetworkStream):
                     await wire.room()
 
 
-def on_asyncio(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
+def on_asyncio(
+    transport: httpx2.AsyncHTTPTransport, backend: AsyncioBackend | None = None
+) -> httpx2.AsyncHTTPTransport:
     """``transport`` with these connections, set on its pool because httpx has no parameter for it."""
-    transport._pool._network_backend = AsyncioBackend()  # noqa: SLF001
+    transport._pool._network_backend = backend or AsyncioBackend()  # noqa: SLF001
     return transport
 
 

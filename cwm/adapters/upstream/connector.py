@@ -46,19 +46,13 @@ class SdkConnector:
         heard: Heard | None = None,
     ) -> SdkSession:
         if spec.command:
-            session = SdkSession(
-                program(spec),
-                bounds=spec.bounds,
-                on_change=heard,
-                of_one_caller=not spec.stateless,
-                on_gone=self._sessions.discard,
-            )
+            session = SdkSession(program(spec), spec, heard, self._sessions.discard)
         else:
             session = self._over_http(spec, resume, heard)
             if authorization is not None:
                 await session.authorize(authorization)
         self._sessions.add(session)
-        await session.start(spec.connect_seconds, resume)
+        await session.start(resume)
         return session
 
     async def aclose(self) -> None:
@@ -85,14 +79,12 @@ class SdkConnector:
         http = SessionHttp(pool, session_id, report_changes, self._tracer.carrier, spec.bounds.message_bytes)
         return SdkSession(
             _streams(spec, http),
-            bounds=spec.bounds,
-            on_change=heard,
+            spec,
+            heard,
+            self._sessions.discard,
+            http=http,
             authorize=self._authorizer(spec, http),
-            session_id=lambda: http.session_id,
-            hears=lambda: http.hears,
-            of_one_caller=not spec.stateless,
             goodbye=partial(self._say_goodbye, spec, http),
-            on_gone=self._sessions.discard,
         )
 
     async def _say_goodbye(self, spec: UpstreamSpec, http: SessionHttp) -> None:

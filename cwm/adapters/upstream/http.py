@@ -30,33 +30,51 @@ from cwm.adapters import certificates
 from cwm.adapters.http.bounded import TooLargeError, decode, read_bounded
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.telemetry.redaction import MASK, SHORTEST
-from cwm.adapters.upstream.destinations import without_link_local
+from cwm.adapters.upstream.destinations import LinkLocalGuard
 from cwm.background import BackgroundTasks
 from cwm.domain.upstream import Bounds
 from cwm.ports.tracing import UNTRACED, Carrier
-from cwm.ports.upstream import OnLog
+from cwm.ports.upstream import (
+    OnLog,
+    UpstreamAwayError,
+    UpstreamBusyError,
+    UpstreamDeniedError,
+    UpstreamError,
+    UpstreamExpiredError,
+    UpstreamLostError,
+    UpstreamOversizeError,
+    UpstreamRefusedError,
+    UpstreamRejectedError,
+)
 
-AWAY: Final = -32901
-EXPIRED: Final = -32902
-LOST: Final = -32903
-DENIED: Final = -32904
-OVERSIZE: Final = -32905
-UNREADABLE: Final = -32906
-BUSY: Final = -32907
-REJECTED: Final = -32908
-
+_OUR_CODE: Final = -32901
 _OURS: Final = uuid4().hex
+_FAULTS: Final = {
+    each.__name__: each
+    for each in (
+        UpstreamAwayError,
+        UpstreamBusyError,
+        UpstreamDeniedError,
+        UpstreamExpiredError,
+        UpstreamLostError,
+        UpstreamOversizeError,
+        UpstreamRejectedError,
+    )
+}
 
 
-def data_of(**facts: Any) -> dict[str, Any]:
-    """The ``data`` of an error made here, which an upstream's own error cannot be mistaken for."""
-    return {_OURS: facts}
+def error_of(fault: type[UpstreamError], message: str, **facts: Any) -> types.ErrorData:
+    """A JSON-RPC error made here, which an upstream's own error cannot be mistaken for; :func:`fault_of` reads it."""
+    return types.ErrorData(code=_OUR_CODE, message=message, data={_OURS: fault.__name__, **facts})
 
 
-def facts_of(error: MCPError) -> Mapping[str, Any] | None:
-    """The facts of an error made here; None for an upstream's own error."""
-    facts: Mapping[str, Any] | None = error.data.get(_OURS) if isinstance(error.data, dict) else None
-    return facts
+def fault_of(error: MCPError) -> UpstreamError | None:
+    """The port's error for an error made here; None for an upstream's own error."""
+    facts = dict(error.data) if isinstance(error.data, dict) else {}
+    name = facts.pop(_OURS, None)
+    if name in _FAULTS:
+        return _FAULTS[name](error.message, **facts)
+    return None if name is None else UpstreamRefusedError(types.INTERNAL_ERROR, error.message)
 
 
 _SESSION_HEADER: Final = "mcp-session-id"
@@ -83,7 +101,7 @@ _PUBLIC_HEADERS: Final = frozenset(
 
 def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.AsyncHTTPTransport:
     """The connections of all sessions with one upstream; link-local addresses need ``link_local``."""
-    pool = on_asyncio(
+    return on_asyncio(
         httpx2.AsyncHTTPTransport(
             # Plain HTTP saves the time and memory of reading the trust store.
             verify=encrypted,
@@ -93,9 +111,9 @@ def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.Asyn
                 max_keepalive_connections=_IDLE_CONNECTIONS,
                 keepalive_expiry=_KEEPALIVE_SECONDS,
             ),
-        )
+        ),
+        None if link_local else LinkLocalGuard(),
     )
-    return pool if link_local else without_link_local(pool)
 
 
 @dataclass(slots=True)
@@ -160,11 +178,11 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         except _NOT_SENT as error:
             fault = certificates.fault(error)
             reason = type(error).__name__ if fault is None else f"it {fault}"
-            return _answer(AWAY, f"it cannot be reached ({reason})")
+            return _answer(UpstreamAwayError, f"it cannot be reached ({reason})")
         except TooLargeError:
-            return _answer(OVERSIZE, oversize(self._message_bytes))
+            return _answer(UpstreamOversizeError, oversize(self._message_bytes))
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            return _answer(LOST, f"the connection broke ({type(error).__name__})")
+            return _answer(UpstreamLostError, f"the connection broke ({type(error).__name__})")
         if pending is not None and pending.answer is None:
             pending.answer = response
         return response
@@ -332,10 +350,11 @@ def _failure(request: httpx2.Request, response: httpx2.Response, *, in_session: 
     says = _words(request, content if own_error is None else own_error.error.message.encode())
     words = f"HTTP {status}: {says}" if says else f"HTTP {status}"
     if status in _DENIED:
-        return _answer(DENIED, f"it refuses our credentials ({words})")
+        return _answer(UpstreamDeniedError, f"it refuses our credentials ({words})")
     if status in _BUSY:
         retry_after = _retry_after(response)
-        return _answer(BUSY, f"it takes no requests now ({words})", status=status, retry_after=retry_after)
+        message = f"it takes no requests now ({words})"
+        return _answer(UpstreamBusyError, message, status=status, retry_after=retry_after)
     # The protocol's status for an unknown session is 404, but many servers answer 400 with a text.
     about_session = _ABOUT_SESSION.search(content) is not None
     answers = own_error is not None and own_error.id is not None and own_error.id == _id_of(request)
@@ -343,13 +362,12 @@ def _failure(request: httpx2.Request, response: httpx2.Response, *, in_session: 
         (status == _UNKNOWN_SESSION and not (answers and not about_session))
         or (status == 400 and about_session)
     ):
-        return _answer(EXPIRED, f"it no longer knows the session ({words})")
+        return _answer(UpstreamExpiredError, f"it no longer knows the session ({words})")
     if own_error is not None:
-        error = own_error.error.model_dump(exclude_unset=True)
-        return _json_answer({"jsonrpc": "2.0", "id": None, "error": error})
+        return _json_answer(own_error.error)
     if status >= 500:
-        return _answer(LOST, f"it answers {words}")
-    return _answer(REJECTED, f"it answers {words}", status=status)
+        return _answer(UpstreamLostError, f"it answers {words}")
+    return _answer(UpstreamRejectedError, f"it answers {words}", status=status)
 
 
 def _own_error(content: bytes) -> types.JSONRPCError | None:
@@ -387,11 +405,11 @@ def _retry_after(response: httpx2.Response) -> float | None:
         return None
 
 
-def _answer(code: int, message: str, **facts: Any) -> httpx2.Response:
-    error = {"code": code, "message": message, "data": data_of(**facts)}
-    return _json_answer({"jsonrpc": "2.0", "id": None, "error": error})
+def _answer(fault: type[UpstreamError], message: str, **facts: Any) -> httpx2.Response:
+    return _json_answer(error_of(fault, message, **facts))
 
 
-def _json_answer(message: dict[str, Any]) -> httpx2.Response:
+def _json_answer(error: types.ErrorData) -> httpx2.Response:
+    message = {"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_unset=True)}
     body = json.dumps(message).encode()
     return httpx2.Response(503, headers={"content-type": "application/json"}, content=body)

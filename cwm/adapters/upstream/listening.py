@@ -20,10 +20,10 @@ from mcp.shared.subscriptions import (
     ToolsListChanged,
 )
 
-from cwm.adapters.upstream.http import REJECTED, facts_of
+from cwm.adapters.upstream.http import fault_of
 from cwm.background import cancel_and_wait
 from cwm.domain.upstream import OfferKind
-from cwm.ports.upstream import Heard
+from cwm.ports.upstream import Heard, UpstreamRejectedError
 
 _RELISTEN_SECONDS: Final = 1.0  # pause for an upstream that ends every stream at once
 _WILL_NOT: Final = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST)
@@ -56,10 +56,7 @@ class Listening:
         self._renewal.set()
 
     async def on_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ResourceUpdatedNotification):
-            self._on_change(str(message.params.uri))
-        elif (kind := _KIND_OF.get(type(message))) is not None:
-            self._on_change(kind)
+        self._report(message)
 
     async def listen(self, client: Callable[[], ClientSession]) -> None:
         """Read the stream of 2026-07-28; open it again when it is lost or ``watched`` has changed."""
@@ -77,7 +74,8 @@ class Listening:
             try:
                 await self._listen_once(client(), uris)
             except MCPError as error:
-                if error.code == REJECTED or (facts_of(error) is None and error.code in _WILL_NOT):
+                fault = fault_of(error)
+                if isinstance(fault, UpstreamRejectedError) or (fault is None and error.code in _WILL_NOT):
                     if not uris:
                         return
                     # An unknown URI must not end the other subscriptions, so retry without the new URIs; if none is
@@ -121,10 +119,12 @@ class Listening:
         async for event in events:
             self._report(event)
 
-    def _report(self, event: ServerEvent) -> None:
-        if isinstance(event, ResourceUpdated):
-            self._on_change(event.uri)
-        elif (kind := _KIND_OF.get(type(event))) is not None:
+    def _report(self, news: ServerEvent | IncomingMessage) -> None:
+        if isinstance(news, ResourceUpdated):
+            self._on_change(news.uri)
+        elif isinstance(news, types.ResourceUpdatedNotification):
+            self._on_change(str(news.params.uri))
+        elif (kind := _KIND_OF.get(type(news))) is not None:
             self._on_change(kind)
 
 

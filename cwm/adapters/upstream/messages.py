@@ -11,8 +11,8 @@ from mcp.shared.dispatcher import coerce_request_id
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from cwm.adapters.upstream.http import OVERSIZE, UNREADABLE, data_of, oversize
-from cwm.ports.upstream import UpstreamRefusedError
+from cwm.adapters.upstream.http import error_of, oversize
+from cwm.ports.upstream import UpstreamOversizeError, UpstreamRefusedError
 
 _ID: Final = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,64}")'
 _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -60,13 +60,13 @@ def answer_to(request_id: types.RequestId, raw: bytes) -> list[types.JSONRPCMess
 
 
 def unreadable(request_id: types.RequestId, why: str) -> types.JSONRPCError:
-    error = types.ErrorData(code=UNREADABLE, message=f"its answer {why}", data=data_of())
+    error = error_of(UpstreamRefusedError, f"its answer {why}")
     return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
 
 
 def too_long(start: bytes, end: bytes, most: int) -> types.JSONRPCError:
     """The error in place of a line of more than ``most`` bytes. Raises ValueError if it has no request's id."""
-    error = types.ErrorData(code=OVERSIZE, message=oversize(most), data=data_of())
+    error = error_of(UpstreamOversizeError, oversize(most))
     return types.JSONRPCError(jsonrpc="2.0", id=_id_in(start, end), error=error)
 
 

@@ -31,7 +31,6 @@ _MODELS: Final[Mapping[OfferKind, type[BaseModel]]] = {
 }
 # Fields of a page of 2026-07-28, here of one that has one item.
 _OF_A_PAGE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-_OF_SCHEMAS: Final = frozenset({"type", "properties", "required"})
 _LONGEST_NAME: Final = 64
 _MOST_REPAIRS: Final = 8
 

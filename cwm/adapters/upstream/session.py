@@ -17,13 +17,13 @@ from pydantic import RootModel
 
 from cwm import __version__
 from cwm.adapters.upstream.faults import away, has_no_method, port_errors
-from cwm.adapters.upstream.http import PENDING, PendingRequest
+from cwm.adapters.upstream.http import PENDING, PendingRequest, SessionHttp
 from cwm.adapters.upstream.listening import Listening, reports_changes
 from cwm.adapters.upstream.messages import is_json, with_json_numbers
 from cwm.adapters.upstream.pages import METHODS, NAMES, Page, read_page, shown
 from cwm.adapters.upstream.wire import Wire, negotiate, without_capabilities
 from cwm.domain.json_text import json_text
-from cwm.domain.upstream import Bounds, Definition, OfferKind
+from cwm.domain.upstream import Bounds, Definition, OfferKind, UpstreamSpec
 from cwm.ports.upstream import (
     Heard,
     Listing,
@@ -57,52 +57,47 @@ class SdkSession:
     def __init__(
         self,
         streams: Streams,
-        *,
-        bounds: Bounds,
+        spec: UpstreamSpec,
         on_change: Heard | None,
+        on_gone: Callable[[SdkSession], None],
+        *,
+        http: SessionHttp | None = None,
         authorize: Authorize | None = None,
-        session_id: Callable[[], str | None] = lambda: None,
-        hears: Callable[[], bool] = lambda: True,
-        of_one_caller: bool = False,
         goodbye: Callable[[], Awaitable[None]] | None = None,
-        on_gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
         """``on_gone`` is called after the session is closed and, if required, ended at the upstream."""
-        self._bounds = bounds
+        self._streams = streams
+        self._spec = spec
         self._has_listener = on_change is not None
         self._listening = Listening(on_change or (lambda _: None))
-        self._authorize = authorize
-        self._session_id = session_id
-        self._hears = hears
-        self._of_one_caller = of_one_caller
-        self._requests: list[PendingRequest] = []
-        self._goodbye = goodbye
         self._on_gone = on_gone
+        self._http = http
+        self._authorize = authorize
+        self._goodbye = goodbye
+        self._requests: list[PendingRequest] = []
         self._client: ClientSession | None = None
         self._wire: Wire | None = None
-        self._list_seconds = 0.0
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
         self._retired: bool | None = None
         self._closer: asyncio.Task[None] | None = None
-        self._streams = streams
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, timeout_seconds: float, resume: str | None = None) -> None:
+    async def start(self, resume: str | None = None) -> None:
         """Open the session. Raises UpstreamAwayError, after closing everything."""
-        self._list_seconds = timeout_seconds
         ready = asyncio.get_running_loop().create_future()
         # An empty context, so that later requests do not inherit the context of the first one.
-        holding = self._hold(ready, resume, timeout_seconds)
-        self._task = asyncio.create_task(holding, context=contextvars.Context())
+        self._task = asyncio.create_task(self._hold(ready, resume), context=contextvars.Context())
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(self._spec.connect_seconds):
                 await asyncio.shield(ready)
         except BaseException as error:
             ready.cancel()
             await self.close(end=resume is None)
             if isinstance(error, TimeoutError):
-                raise UpstreamAwayError(f"it did not answer within {timeout_seconds:g} s") from None
+                raise UpstreamAwayError(
+                    f"it did not answer within {self._spec.connect_seconds:g} s"
+                ) from None
             raise
 
     @property
@@ -112,15 +107,13 @@ class SdkSession:
     @property
     def capabilities(self) -> Mapping[str, Any]:
         capabilities = self._open().server_capabilities
-        return (
-            {}
-            if capabilities is None
-            else capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-        )
+        if capabilities is None:
+            return {}
+        return capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     @property
     def resume_with(self) -> str | None:
-        session_id = self._session_id()
+        session_id = None if self._http is None else self._http.session_id
         handshake = self._open().initialize_result
         if session_id is None or handshake is None:
             return None
@@ -133,13 +126,13 @@ class SdkSession:
 
     @property
     def hears(self) -> bool:
-        return self._hears() or self._listening.active
+        return self._http is None or self._http.hears or self._listening.active
 
     async def authorize(self, authorization: str | None) -> str | None:
         """The upstream's ``Authorization`` for this caller; the session's own messages use it from now on."""
-        return (
-            None if self._authorize is None or authorization is None else await self._authorize(authorization)
-        )
+        if self._authorize is None or authorization is None:
+            return None
+        return await self._authorize(authorization)
 
     async def ended(self) -> None:
         await self._ended.wait()
@@ -148,13 +141,13 @@ class SdkSession:
         part = OfferKind.RESOURCES if kind is OfferKind.TEMPLATES else kind
         if part.value not in self.capabilities:
             return Listing()
-        listed, cursors, empty_pages = _Listed(kind, self._bounds), set[str](), 0
+        listed, cursors, empty_pages = _Listed(kind, self._spec.bounds), set[str](), 0
         cursor: str | None = None
         while True:
             try:
                 page = await self._page(kind, cursor)
             except UpstreamOversizeError:
-                return listed.listing(listed.cut_by("message_bytes", self._bounds.message_bytes))
+                return listed.listing(listed.cut_by("message_bytes", self._spec.bounds.message_bytes))
             except (UpstreamRefusedError, UpstreamRejectedError) as error:
                 if cursor is not None:
                     return listed.listing(f"its {kind} are listed in part: {error}")
@@ -262,7 +255,8 @@ class SdkSession:
             raise UpstreamAwayError("the connection is closed")
         return self._client
 
-    async def _hold(self, ready: asyncio.Future[None], resume: str | None, timeout_seconds: float) -> None:
+    async def _hold(self, ready: asyncio.Future[None], resume: str | None) -> None:
+        seconds = self._spec.connect_seconds
         try:
             async with self._streams as (read, write):
                 wire = self._wire = Wire(read, write, self._ended)
@@ -271,11 +265,9 @@ class SdkSession:
                     message_handler=self._listening.on_message,
                     logging_callback=self._on_log,
                     client_info=_CLIENT,
-                    read_timeout_seconds=timeout_seconds,
+                    read_timeout_seconds=seconds,
                 ) as client:
-                    if not await self._unless_closed(
-                        negotiate(client, resume, timeout_seconds * _PROBE_SHARE)
-                    ):
+                    if not await self._unless_closed(negotiate(client, resume, seconds * _PROBE_SHARE)):
                         return
                     self._client = client
                     if not ready.done():
@@ -309,7 +301,7 @@ class SdkSession:
         assert wire is not None
         params = {} if cursor is None else {"cursor": cursor}
         data: dict[str, Any] = {"method": METHODS[kind], "params": params}
-        options: CallOptions = {"timeout": self._list_seconds}
+        options: CallOptions = {"timeout": self._spec.connect_seconds}
         # The SDK's typed calls reject a page for one odd item of it.
         client._stamp(data, options)  # noqa: SLF001
         with port_errors():
@@ -327,7 +319,7 @@ class SdkSession:
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         """Over HTTP a message comes with the answer that it belongs to. Else it belongs to the session's one caller, if any."""
         pending = PENDING.get()
-        if pending is None and self._of_one_caller and self._requests:
+        if pending is None and not self._spec.stateless and self._requests:
             pending = self._requests[-1]
         if pending is not None and pending.on_log is not None:
             pending.on_log(params.level, params.logger, params.data)

@@ -13,7 +13,8 @@ from mcp.client.session import ClientSession
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from pydantic import ValidationError
 
-from cwm.adapters.upstream.http import AWAY, BUSY, DENIED, PENDING, facts_of
+from cwm.adapters.upstream.http import PENDING, fault_of
+from cwm.ports.upstream import UpstreamAwayError, UpstreamBusyError
 
 
 class Wire(JSONRPCDispatcher[Any]):
@@ -49,7 +50,7 @@ async def negotiate(client: ClientSession, resume: str | None, probe_seconds: fl
         async with asyncio.timeout(probe_seconds):
             await client.discover()
     except MCPError as error:
-        if facts_of(error) is not None and error.code in {AWAY, BUSY, DENIED}:
+        if isinstance(fault_of(error), UpstreamAwayError | UpstreamBusyError):
             raise
         await _shake_hands(client)
     except (RuntimeError, TimeoutError, ValidationError):

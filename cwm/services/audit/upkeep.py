@@ -48,7 +48,7 @@ class AuditUpkeep:
             if self._last_places.get(tenant) == place:
                 continue
             await self.ends.examine(tenant)
-            checkpoint = self.keys.sign_checkpoint(Checkpoint(tenant, place, self.clock.now()))
+            checkpoint = self.keys.sign(Checkpoint(tenant, place, self.clock.now()))
             if await self.trail.keep_checkpoint(checkpoint):
                 _log.info("audit_checkpoint %s:%d:%s", tenant, place.seq, place.digest)
             self._last_places[tenant] = place

@@ -38,7 +38,7 @@ class VerifyAudit:
         tenant = anchor.tenant
         points = [point for point in known_checkpoints if point.tenant == tenant]
         stored, unsigned = await self.trail.checkpoint(tenant), []
-        if stored is not None and self.keys.signed_checkpoint(stored):
+        if stored is not None and self.keys.signed(stored):
             points.append(stored)
         elif stored is not None:
             unsigned.append(Finding(Damage.UNSIGNED, stored.place.seq, stored.place.seq))

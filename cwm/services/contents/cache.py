@@ -34,12 +34,11 @@ class _CacheEntry:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Counts since the start. ``evicted``: dropped from memory. ``cooled``: only the compressed form is kept."""
+    """Counts since the start. ``evicted``: dropped from memory."""
 
     hits: int = 0
     warm_hits: int = 0
     misses: int = 0
-    cooled: int = 0
     evicted: int = 0
 
     @property
@@ -181,7 +180,6 @@ class ContentCache:
         self._entries[key] = entry
         self._warm_bytes += entry.size
         self._rank(key, entry)
-        self.counts.cooled += 1
 
 
 NEVER: Final = math.inf

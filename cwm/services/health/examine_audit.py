@@ -35,9 +35,9 @@ async def _holds(trail: AuditTrail, keys: ChainKeys, tenant: str) -> bool:
     for record in (*await trail.page(tenant, 0, 1), *await trail.newest(tenant, 1)):
         if not keys.knows(record.key_id) or not keys.holds(record):
             return False
-        if record.key_id == CARRIED and not keys.signed_carried(anchor):
+        if record.key_id == CARRIED and not keys.signed(anchor):
             return False
-    if not keys.signed_anchor(anchor) or (checkpoint is not None and not keys.signed_checkpoint(checkpoint)):
+    if not keys.signed_anchor(anchor) or (checkpoint is not None and not keys.signed(checkpoint)):
         return False
     if checkpoint is None or checkpoint.place.seq <= anchor.pruned.seq:
         return True

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
-from cwm.domain.json_text import is_long, json_text
+from cwm.domain.json_text import compact_json, is_long, json_text
 from cwm.domain.results import ABOUT_TYPE, Part, PartKind
 from cwm.ports.token_counter import TokenCounter
+from cwm.services.results.preview.pieces import data_tokens
 from cwm.services.results.preview.twins import Twins, twins_of
 
 JSON_TYPE: Final = "application/json"
 
 _PLAIN: Final = "text/plain"
-# Tokens of a large picture in models that see pictures.
-_MOST_IMAGE_TOKENS: Final = 1_600
 _MOST_PARTS: Final = 64
 
 
@@ -127,7 +126,7 @@ def _is_spelled_alike(answer: ToolAnswer) -> bool:
     values = answer.structured[answer.twins.each]
     return all(
         item.keys() == {"type", "text"}
-        and item["text"] == (value if isinstance(value, str) else _dumped(value))
+        and item["text"] == (value if isinstance(value, str) else compact_json(value))
         for item, value in zip(answer.content, values, strict=True)
     )
 
@@ -151,20 +150,13 @@ def _counted(answer: ToolAnswer, counter: TokenCounter) -> Counted:
 
 
 def _media_tokens(item: Mapping[str, Any]) -> int:
-    """The tokens of media. Models see pictures; other base64 counts as text, as a simple client would send it."""
     match item.get("type"):
-        case "image":
-            return min(_MOST_IMAGE_TOKENS, _base64_tokens(str(item["data"])))
-        case "audio":
-            return _base64_tokens(str(item["data"]))
-        case "resource" if "blob" in item["resource"]:
-            return _base64_tokens(str(item["resource"]["blob"]))
+        case "image" | "audio" as kind:
+            return data_tokens(kind, str(item["data"]))
+        case "resource" as kind if "blob" in item["resource"]:
+            return data_tokens(kind, str(item["resource"]["blob"]))
         case _:
             return 0
-
-
-def _base64_tokens(data: str) -> int:
-    return len(data) * 3 // 4
 
 
 def _part(item: Mapping[str, Any]) -> Part:
@@ -205,8 +197,4 @@ def _binary_part(data: str, media_type: str) -> Part:
 
 
 def _json_part(value: Any) -> Part:
-    return Part(PartKind.JSON, JSON_TYPE, _dumped(value).encode())
-
-
-def _dumped(value: Any) -> str:
-    return json_text(value, (",", ":"))
+    return Part(PartKind.JSON, JSON_TYPE, compact_json(value).encode())

@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Final
 
 from cwm.domain.budgets import Budgets
@@ -16,7 +15,7 @@ from cwm.domain.cursor import Position
 from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.preview import Preview
 from cwm.domain.principal import Principal
-from cwm.domain.results import Part
+from cwm.domain.results import Part, StoredResult
 from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.agents.context_manager import ContextManager
@@ -71,14 +70,10 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where the whole answer is stored. ``cursor`` reads it from the start, ``size`` is in bytes."""
+    """The whole answer as stored, and the cursor that reads it from the start."""
 
-    handle: str
+    result: StoredResult
     cursor: str
-    expires_at: datetime
-    parts: int
-    size: int
-    media_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +172,4 @@ class Delivery:
     async def _store(self, call: Call, answer: ToolAnswer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)
         stored = await self.results.keep(call.principal, call.tool, call.digest(), parts, policy)
-        return Kept(
-            handle=stored.handle,
-            cursor=self.results.cursor_at(call.principal, stored, Position(stored.handle, 0, 0)),
-            expires_at=stored.expires_at,
-            parts=len(stored.parts),
-            size=stored.size,
-            media_type=stored.parts[0].media_type,
-        )
+        return Kept(stored, self.results.cursor_at(call.principal, stored, Position(stored.handle, 0, 0)))

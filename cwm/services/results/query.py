@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from cwm.domain.cursor import Position
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.json_pointer import value_at
-from cwm.domain.names import is_storable
+from cwm.domain.json_text import compact_json
 from cwm.domain.pages import Pages
 from cwm.domain.principal import Principal
 from cwm.domain.result_query import (
@@ -142,7 +141,7 @@ class QueryResult:
             value, text = await parsed(result), result.decode()
         else:
             value = value_at(await parsed(document), str(query.argument))
-            text = await asyncio.to_thread(_compact, value)
+            text = await asyncio.to_thread(compact_json, value)
         return QueryFindings(text, len(value) if isinstance(value, list | dict) else int(value is not None))
 
     async def _count(self, part: Part, counted: Counted) -> int:
@@ -163,12 +162,6 @@ class QueryResult:
 async def _shown(part: Part, matches: Matches, context: int) -> QueryFindings:
     text = await asyncio.to_thread(matches_by_line, part.body, matches.spans, context)
     return QueryFindings(text, len(matches.spans), matches.complete)
-
-
-def _compact(value: object) -> str:
-    """Compact JSON. Half of a surrogate pair is not valid in a text: then all non-ASCII characters are escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if is_storable(text) else json.dumps(value, separators=(",", ":"))
 
 
 def _text(part: Part) -> bytes:

@@ -82,7 +82,7 @@ class AgentLinks(AgentPart):
         own = self._sessions.get(link)
         if own is None or own.session.hears:
             return
-        if link.monotonic() - own.listed_at.get(kind, 0.0) >= FRESH_SECONDS:
+        if link.clock.monotonic() - own.listed_at.get(kind, 0.0) >= FRESH_SECONDS:
             own.stale.add(kind)
 
     def attempts(self, link: Link, back: Callable[[OfferKind], None]) -> Attempts:
@@ -97,10 +97,10 @@ class AgentLinks(AgentPart):
 
     async def _learned(self, link: Link, kind: OfferKind, own: _OwnSession) -> Offers:
         if kind in own.stale:
-            kinds = kinds_of(kind) if kind is not OfferKind.TEMPLATES else frozenset({kind})
+            kinds = kinds_of(kind)
             # A list_changed notification during the request marks them stale again.
             own.stale -= kinds
-            own.listed_at |= dict.fromkeys(kinds, link.monotonic())
+            own.listed_at |= dict.fromkeys(kinds, link.clock.monotonic())
             try:
                 await own.catalogue.learn(own.session, kinds)
             except BaseException as error:

@@ -64,7 +64,7 @@ class Attempts:
             failure = None
         attempt = self._attempts.get((kind, credentials))
         if attempt is None:
-            if failure is not None and self._link.monotonic() < failure.again_at:
+            if failure is not None and self._link.clock.monotonic() < failure.again_at:
                 return failure.reason
             attempt = self._begin(kind, credentials, learn)
         doubtful = failure is not None or self._link.state is LinkState.AWAY
@@ -121,7 +121,7 @@ class Attempts:
         backoff = (
             previous.backoff if previous is not None and previous.credentials == credentials else Backoff()
         )
-        again_at = self._link.monotonic() + backoff.pause_seconds()
+        again_at = self._link.clock.monotonic() + backoff.pause_seconds()
         self._failures[kind] = _Failure(credentials, reason, again_at, backoff)
         if unreachable:
             self._link.missed(reason)

@@ -103,6 +103,16 @@ async def once_more(
             failures.add(type(error))
 
 
+def rejected(name: str, reason: str, **status: int) -> CwmError:
+    return UpstreamRejectionError(
+        f"Upstream {name} rejects the request: {reason}.", upstream=name, reason=reason, **status
+    )
+
+
+def not_there(name: str, reason: str) -> CwmError:
+    return UpstreamUnavailableError(f"Upstream {name} is not there: {reason}.", upstream=name, reason=reason)
+
+
 def _oversize(link: Link, error: UpstreamOversizeError) -> CwmError:
     name = link.spec.name
     return OutcomeUnknownError(
@@ -126,15 +136,11 @@ def _final(link: Link, error: UpstreamError, *, repeatable: bool) -> CwmError:
     name = link.spec.name
     if isinstance(error, UpstreamDeniedError | UpstreamRejectedError):
         status = {"status": error.status} if isinstance(error, UpstreamRejectedError) else {}
-        return UpstreamRejectionError(
-            f"Upstream {name} rejects the request: {error}.", upstream=name, reason=str(error), **status
-        )
+        return rejected(name, str(error), **status)
     if isinstance(error, UpstreamBusyError):
         return _busy(name, error)
     if not isinstance(error, UpstreamLostError):
-        return UpstreamUnavailableError(
-            f"Upstream {name} is not there: {error}.", upstream=name, reason=str(error)
-        )
+        return not_there(name, str(error))
     if not repeatable:
         return OutcomeUnknownError(
             f"Upstream {name} was lost during the call ({error}): it may or may not have been done. "

@@ -124,11 +124,9 @@ ALL_KINDS: Final = frozenset(OfferKind)
 
 def kinds_of(kind: OfferKind) -> frozenset[OfferKind]:
     """The kinds that a notification concerns. Templates have none of their own: they change with the resources."""
-    return (
-        frozenset({OfferKind.RESOURCES, OfferKind.TEMPLATES})
-        if kind is OfferKind.RESOURCES
-        else frozenset({kind})
-    )
+    if kind is OfferKind.RESOURCES:
+        return frozenset({OfferKind.RESOURCES, OfferKind.TEMPLATES})
+    return frozenset({kind})
 
 
 class Link:
@@ -136,6 +134,9 @@ class Link:
 
     That session lists the offers, and serves all callers of a stateless upstream. An upstream that needs the caller's
     credentials has no such session: its offers are listed for each caller.
+
+    ``ready`` is set while the upstream is ready, ``idle`` while no request is running. ``renewed`` is set by the session
+    after the current one: the upstream may have been restarted.
     """
 
     def __init__(
@@ -155,18 +156,18 @@ class Link:
         self.since: datetime = clock.now()
         self.session: UpstreamSession | None = None
         self.watches = Watches()
-        self._clock = clock
+        self.clock = clock
         self._on_change = on_change
         self._settled = asyncio.Event()
-        self._is_ready = asyncio.Event()
-        self._renewed = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.renewed = asyncio.Event()
         self._changed_kinds: set[OfferKind] = set()
         self._news = asyncio.Event()
         self._listed_at = 0.0
         self._listed = asyncio.Event()
         self._busy = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._task: asyncio.Task[None] | None = None
         self._ready_at: float | None = None
         self._renewing = False
@@ -204,43 +205,24 @@ class Link:
         self.reason = reason
         self._now(LinkState.AWAY)
 
-    def monotonic(self) -> float:
-        """The clock's monotonic seconds."""
-        return self._clock.monotonic()
-
     async def settled(self) -> None:
         """Wait until the upstream's state is known, ``connect_seconds`` at most."""
-        if self._settled.is_set():
-            return
-        try:
-            async with asyncio.timeout(self.spec.connect_seconds):
-                await self._settled.wait()
-        except TimeoutError:
-            return
-
-    async def ready(self) -> None:
-        """Wait until the upstream is ready, without a limit."""
-        await self._is_ready.wait()
-
-    async def renewed(self) -> None:
-        """Wait for the session after the current one: the upstream may have been restarted."""
-        await self._renewed.wait()
+        if not self._settled.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.spec.connect_seconds):
+                    await self._settled.wait()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
         """Mark a request as running, so that the link is not closed under it."""
         self._busy += 1
-        self._idle.clear()
+        self.idle.clear()
         try:
             yield
         finally:
             self._busy -= 1
             if self._busy == 0:
-                self._idle.set()
-
-    async def idle(self) -> None:
-        """Wait until no request is running."""
-        await self._idle.wait()
+                self.idle.set()
 
     def renew(self, stale: UpstreamSession) -> None:
         """Replace a session that the upstream no longer knows."""
@@ -256,7 +238,7 @@ class Link:
     async def refresh(self) -> None:
         """Have an old list listed again, if the upstream may have been restarted unnoticed. Waits half a second at most."""
         session = self.session
-        if session is None or session.hears or self.monotonic() - self._listed_at < FRESH_SECONDS:
+        if session is None or session.hears or self.clock.monotonic() - self._listed_at < FRESH_SECONDS:
             return
         listed = self._listed
         self.doubt()
@@ -304,7 +286,7 @@ class Link:
         except Exception:  # noqa: BLE001 - logged; the next attempt may go well
             _log.exception("the connection to upstream %s failed", self.spec.name)
             reason = "CWM failed; its log has the details"
-        return reason, 0.0 if self._ready_at is None else self._clock.monotonic() - self._ready_at
+        return reason, 0.0 if self._ready_at is None else self.clock.monotonic() - self._ready_at
 
     async def _serve(self) -> None:
         """Open a session and follow it until it is lost. Raises UpstreamError if none can be opened."""
@@ -313,8 +295,8 @@ class Link:
             changed = await self._learn(session, ALL_KINDS)
             previous_state = self.state
             self.session, self._modern = session, session.modern
-            self._ready_at = self._clock.monotonic()
-            renewed, self._renewed = self._renewed, asyncio.Event()
+            self._ready_at = self.clock.monotonic()
+            renewed, self.renewed = self.renewed, asyncio.Event()
             renewed.set()
             self._now(LinkState.READY)
             self._tell(changed if previous_state is not LinkState.AWAY else list(OfferKind))
@@ -338,7 +320,7 @@ class Link:
     async def _learn(self, session: UpstreamSession, kinds: frozenset[OfferKind]) -> list[OfferKind]:
         changed = await self.catalogue.learn(session, kinds)
         if kinds == ALL_KINDS:
-            self._listed_at = self._clock.monotonic()
+            self._listed_at = self.clock.monotonic()
             listed, self._listed = self._listed, asyncio.Event()
             listed.set()
         return changed
@@ -364,19 +346,18 @@ class Link:
 
     def _away(self, reason: str) -> None:
         was_ready = self.state is LinkState.READY
-        self.reason = reason
-        self._now(LinkState.AWAY)
+        self.missed(reason)
         if was_ready:
             self._tell(list(OfferKind))
 
     def _now(self, state: LinkState) -> None:
         if state is LinkState.READY:
             self.reason = None
-            self._is_ready.set()
+            self.ready.set()
         else:
-            self._is_ready.clear()
+            self.ready.clear()
         if state is not self.state:
-            self.state, self.since = state, self._clock.now()
+            self.state, self.since = state, self.clock.now()
             _log.info("upstream %s is %s%s", self.spec.name, state, f": {self.reason}" if self.reason else "")
         self._settled.set()
 

@@ -54,12 +54,12 @@ class Listening:
         self._awaited: dict[ContextManager, set[str]] = {}
 
     async def watch(
-        self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
+        self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None = None
     ) -> None:
         """Subscribe to an upstream's resource, if the upstream supports it. CWM-1003, 2004, 5003.
 
-        Without a request (``authorization`` is None) an upstream that is away is asked when it is back, and one that does
-        not answer is asked again.
+        Without a request (``authorization`` is None) an upstream that needs the caller's credentials is asked at the next
+        call. Any other that is away is asked when it is back, and one that does not answer is asked again.
         """
         while not is_reserved_uri(uri):
             agent = await self._agents.get(principal, agent_session)
@@ -177,19 +177,19 @@ class Listening:
         """Keep the upstream session open until it turns out to be shared, or the agent session was unused for its TTL."""
         backoff = Backoff()
         while links_of(agent).listens_to(link):
-            await link.ready()
+            await link.ready.wait()
             if link.shared:
                 await self._share(link, agent)
                 return
             # Opening an upstream session counts as use; this task alone must not keep the agent session alive.
-            if link.monotonic() - agent.last_used > self._agents.ttl_seconds:
+            if link.clock.monotonic() - agent.last_used > self._agents.ttl_seconds:
                 return
             seconds = 0.0
             try:
                 session = await links_of(agent).session(link, None, self._hearing(link, agent))
-                opened_at = link.monotonic()
+                opened_at = link.clock.monotonic()
                 await self._until_lost(link, agent, session)
-                seconds = link.monotonic() - opened_at
+                seconds = link.clock.monotonic() - opened_at
             except (UpstreamError, CwmError) as error:
                 _log.info("subscriptions at upstream %s are interrupted: %s", link.spec.name, error)
             except Exception:
@@ -203,7 +203,10 @@ class Listening:
         retries = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
         try:
             while session.is_open:
-                ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
+                ended, renewed = (
+                    asyncio.create_task(session.ended()),
+                    asyncio.create_task(link.renewed.wait()),
+                )
                 try:
                     await asyncio.wait({ended, renewed}, return_when=asyncio.FIRST_COMPLETED)
                     if renewed.done() and session.is_open and not await self._knows(link, session):

@@ -107,7 +107,7 @@ class Roster:
         self.listening.stop(link)
 
         async def retire() -> None:
-            await link.idle()
+            await link.idle.wait()
             releasing = [links_of(agent).release(link) for agent in self._agents]
             for result in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
                 if isinstance(result, Exception):

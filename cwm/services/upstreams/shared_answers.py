@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from cwm.background import BackgroundTasks
 from cwm.domain.canonical import canonical_json
 from cwm.domain.errors import CwmError, StorageCorruptionError
-from cwm.domain.json_text import is_long, json_text
+from cwm.domain.json_text import compact_json, is_long
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import ANSWERS, ContextScope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
@@ -69,7 +69,7 @@ class SharedAnswers:
         self._asking: dict[tuple[ContextScope, str], _RunningCall] = {}
         self._overdue: set[str] = set()
         self._ending = BackgroundTasks()
-        upstreams.at_other(partial(self._end_epoch, _CWM))
+        upstreams.roster.at_other(partial(self._end_epoch, _CWM))
 
     async def configure(self, policies: ToolPolicies) -> None:
         """Use these policies from now on. Ends the epoch of upstreams that were written to while nothing was shared."""
@@ -152,7 +152,9 @@ class SharedAnswers:
         self._count("asked")
         if not answer.get("isError") and _is_complete(answer):
             try:
-                text = _text(answer) if not is_long(answer) else await asyncio.to_thread(_text, answer)
+                # As text: shared context would reorder the names of an object.
+                long = is_long(answer)
+                text = await asyncio.to_thread(compact_json, answer) if long else compact_json(answer)
                 setting = Setting(key, text, ttl_seconds=policy.ttl_seconds)
                 await self._context.set(caller.agent.principal, scope, setting)
             except (CwmError, RecursionError):
@@ -224,11 +226,6 @@ class SharedAnswers:
 
     def _count(self, what: str) -> None:
         self._context.meter.event(f"upstream_answer_{what}")
-
-
-def _text(answer: UpstreamAnswer) -> str:
-    """The answer as JSON text: shared context would reorder the names of an object."""
-    return json_text(answer, (",", ":"))
 
 
 def _is_complete(answer: UpstreamAnswer) -> bool:

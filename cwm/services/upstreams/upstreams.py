@@ -14,10 +14,8 @@ from typing import Any
 from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
-    UpstreamRejectionError,
     UpstreamUnavailableError,
 )
-from cwm.domain.principal import Principal
 from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
@@ -39,7 +37,7 @@ from cwm.ports.upstream import (
 from cwm.services.agents.agents import Agents
 from cwm.services.agents.context_manager import ContextManager
 from cwm.services.upstreams.agent_links import AgentLinks, links_of, stored_as
-from cwm.services.upstreams.call import once_more, recorded
+from cwm.services.upstreams.call import not_there, once_more, recorded, rejected
 from cwm.services.upstreams.link import Link, LinkState, Offers
 from cwm.services.upstreams.roster import Roster
 from cwm.services.upstreams.tool_watch import ToolWatch
@@ -84,7 +82,10 @@ class CallerOf:
 
 
 class Upstreams:
-    """All upstreams by name. They can be reconfigured at runtime: a running call completes at the upstream it started at."""
+    """All upstreams by name. They can be reconfigured at runtime: a running call completes at the upstream it started at.
+
+    ``listening`` has their resource subscriptions.
+    """
 
     def __init__(
         self,
@@ -100,18 +101,14 @@ class Upstreams:
         self._meter = meter
         self._tracer = tracer
         self._watch = watch
-        self._roster = Roster(connector, agents, changes, clock, self.resource, self._tell_upstream, watch)
-        self._links = self._roster.links
-        self._news = self._roster.news
-        self._listening = self._roster.listening
-
-    def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
-        """Register a hook; called with the name of every upstream that was replaced or removed."""
-        self._roster.at_other(hook)
+        self.roster = Roster(connector, agents, changes, clock, self.resource, self._tell_upstream, watch)
+        self._links = self.roster.links
+        self._news = self.roster.news
+        self.listening = self.roster.listening
 
     async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
         """Replace the set of upstreams; connects and disconnects in the background."""
-        self._roster.configure(specs)
+        self.roster.configure(specs)
 
     def names(self) -> list[str]:
         return list(self._links)
@@ -142,13 +139,24 @@ class Upstreams:
                     changed |= catalogue.changed()
         return Offering(offers, absent, changed)
 
-    async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
-        """The tool with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
-        return await self._find(caller, OfferKind.TOOLS, exposed, exposed.partition("_")[0])
-
-    async def prompt(self, caller: CallerOf, exposed: str) -> Offer | None:
-        """The prompt with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
-        return await self._find(caller, OfferKind.PROMPTS, exposed, exposed.partition("_")[0])
+    async def offer(self, caller: CallerOf, kind: OfferKind, exposed: str) -> Offer | None:
+        """The tool or prompt with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
+        upstream = self.named_by(exposed)
+        if upstream is None:
+            return None
+        link = self._links[upstream]
+        offers = await self._offers(link, kind, caller, hurried=False)
+        if not (link.by_caller or isinstance(offers, str) or exposed in offers):
+            await link.refresh()
+            offers = await self._offers(link, kind, caller, hurried=False)
+        if not isinstance(offers, str):
+            return offers.get(exposed)
+        catalogue = link.catalogue.of(kind)
+        if catalogue and exposed not in catalogue:
+            return None
+        if isinstance(offers, Denial):
+            raise rejected(upstream, offers)
+        raise not_there(upstream, offers)
 
     def resource(self, exposed: str) -> tuple[str, str] | None:
         """The upstream and its own URI for an exposed one, if an upstream can have it; templates allow unlisted URIs."""
@@ -210,24 +218,6 @@ class Upstreams:
                 span.failed("tool_error")
             return answer
 
-    async def watch(
-        self,
-        principal: Principal,
-        agent_session: str | None,
-        uri: str,
-        authorization: str | None = None,
-    ) -> None:
-        """Subscribe to an upstream's resource, if the upstream supports it. CWM-1003, 2004, 5003.
-
-        Without a request (``authorization`` is None) an upstream that needs the caller's credentials is asked at the next
-        call. Any other upstream that is away is asked when it is back.
-        """
-        await self._listening.watch(principal, agent_session, uri, authorization)
-
-    async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
-        """Unsubscribe, because no client of the agent session listens any more. Raises as :meth:`watch` does."""
-        await self._listening.unwatch(principal, agent_session, uri)
-
     def health(self) -> list[UpstreamHealth]:
         """The current state of every upstream."""
         return [
@@ -240,7 +230,7 @@ class Upstreams:
         ]
 
     async def aclose(self) -> None:
-        await self._roster.aclose()
+        await self.roster.aclose()
 
     async def _tell_upstream(
         self,
@@ -307,7 +297,7 @@ class Upstreams:
             return
         for kind in OfferKind:
             caller.links.outdated(link, kind)
-        self._roster.background.start(self._look(link, caller))
+        self.roster.background.start(self._look(link, caller))
 
     async def _look(self, link: Link, caller: CallerOf) -> None:
         if self._links.get(link.spec.name) is link:
@@ -325,7 +315,7 @@ class Upstreams:
         session = await caller.links.session(
             link, _authorization(link, caller), self._news.hearing(link, agent)
         )
-        self._listening.keep_up(link, agent)
+        self.listening.keep_up(link, agent)
         return session
 
     def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
@@ -361,27 +351,6 @@ class Upstreams:
         with link.busy():
             async with agent.serving():
                 return await attempts.offers(kind, authorization, learn, hurried=hurried)
-
-    async def _find(self, caller: CallerOf, kind: OfferKind, exposed: str, upstream: str) -> Offer | None:
-        link = self._links.get(upstream)
-        if link is None:
-            return None
-        offers = await self._offers(link, kind, caller, hurried=False)
-        if not (link.by_caller or isinstance(offers, str) or exposed in offers):
-            await link.refresh()
-            offers = await self._offers(link, kind, caller, hurried=False)
-        if isinstance(offers, str):
-            catalogue = link.catalogue.of(kind)
-            if catalogue and exposed not in catalogue:
-                return None
-            if isinstance(offers, Denial):
-                raise UpstreamRejectionError(
-                    f"Upstream {upstream} rejects the request: {offers}.", upstream=upstream, reason=offers
-                )
-            raise UpstreamUnavailableError(
-                f"Upstream {upstream} is not there: {offers}.", upstream=upstream, reason=offers
-            )
-        return offers.get(exposed)
 
 
 def _authorization(link: Link, caller: CallerOf) -> str | None:

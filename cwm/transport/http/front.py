@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cwm.domain.errors import SecurityError
 from cwm.domain.web_origin import origin_of
-from cwm.settings.loopback import on_loopback
+from cwm.settings.urls import on_loopback
 from cwm.transport.http.envelope import send_error
 
 SECURITY_HEADERS: Final = {

@@ -80,7 +80,7 @@ def build_mcp(
     """
     # FastMCP's spans would duplicate CWM's, and contain exception messages.
     fastmcp.settings.telemetry_mode = "off"
-    session_store, resource_interest = agency.agents.store, interest or upstreams
+    session_store, resource_interest = agency.agents.store, interest or upstreams.listening
     tools: dict[str, Tool] = {}
     face = McpFace(
         services,

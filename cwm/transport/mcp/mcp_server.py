@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,8 +21,11 @@ from cwm.services.catalogue import Services
 from cwm.transport.mcp.listening.cancellation import Cancellations
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.listening.subscriptions import Subscriptions
-from cwm.transport.mcp.requests.agent import Agency, sdk_context
+from cwm.transport.mcp.requests.agent import Agency, Context, sdk_context
 from cwm.transport.mcp.requests.call import current_call
+
+Handler = Callable[[Context, Any], Awaitable[Any]]
+"""A handler of FastMCP's low-level server: FastMCP publishes no seam below its components."""
 
 
 class McpFace(FastMCP[Any]):
@@ -55,6 +58,12 @@ class McpFace(FastMCP[Any]):
         added = super().add_tool(tool)
         self._own_tools[added.name] = added
         return added
+
+    def replace_handler(self, method: str, replacement: Callable[[Handler], Handler]) -> None:
+        """Replace the handler of a method with what ``replacement`` makes of it."""
+        entry = self._mcp_server.get_request_handler(method)
+        assert entry is not None
+        self._mcp_server.add_request_handler(method, entry.params_type, replacement(entry.handler))
 
     def watch_messages(self, middleware: ServerMiddleware[Any]) -> None:
         """Add ``middleware`` as the outermost one, which sees every message first."""

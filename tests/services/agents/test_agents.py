@@ -155,14 +155,14 @@ async def test_one_that_listens_makes_no_room_for_others(*, stateless: bool) -> 
         hosted(legacy=True) as host,
         replica(shared, [host.spec("notes", stateless=stateless)], limit=2) as one,
     ):
-        await one.upstreams.watch(ANN, None, uri)
+        await one.upstreams.listening.watch(ANN, None, uri)
         for _ in range(3):
             await one.agents.get(ANN, await shared.store.begin(ANN))
         assert one.agents.held(ANN, None) is not None
         async with asyncio.timeout(60):
             while ChangeKind.RESOURCE not in {each.kind for each in told}:
                 await one.call(await one.caller(None), "notes_touch")
-        await one.upstreams.unwatch(ANN, None, uri)
+        await one.upstreams.listening.unwatch(ANN, None, uri)
         await one.agents.get(ANN, await shared.store.begin(ANN))
         await one.agents.get(ANN, await shared.store.begin(ANN))
         assert one.agents.held(ANN, None) is None
@@ -185,7 +185,7 @@ async def test_one_that_waits_for_an_upstream_to_connect_makes_no_room_for_other
             if waits == "to call":
                 waiting = asyncio.create_task(one.call(await one.caller(None), "bad_do"))
             else:
-                waiting = asyncio.create_task(one.upstreams.watch(ANN, None, "bad://bad/today"))
+                waiting = asyncio.create_task(one.upstreams.listening.watch(ANN, None, "bad://bad/today"))
             await server.began.wait()
             other = await shared.store.begin(ANN)
             with pytest.raises(TooManyAgentSessionsError):

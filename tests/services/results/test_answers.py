@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cwm.domain.json_text import compact_json
 from cwm.domain.results import ABOUT_TYPE, Part, PartKind
 from cwm.services.results.answers import ToolAnswer, _counted, count, parts_of
-from cwm.services.results.preview.fitting import dumped
 
 
 class Characters:
@@ -113,7 +113,7 @@ async def test_what_is_long_holds_nobody_up_while_it_is_counted(answer: ToolAnsw
     [
         lambda rows: _counted(ToolAnswer([], rows), Characters()),
         lambda rows: parts_of(ToolAnswer([], rows)),
-        dumped,
+        compact_json,
     ],
     ids=["to be counted", "to be kept", "to be shown"],
 )

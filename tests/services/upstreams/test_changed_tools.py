@@ -143,7 +143,7 @@ async def test_a_pinned_tool_that_changed_while_no_gateway_ran_is_hidden_until_i
             "bad": "3 of its tools changed and are hidden until `cwm upstreams accept`: do, new, old"
         }
         assert one.upstreams.health()[0].missing == (offering.absent["bad"],)
-        assert await one.upstreams.tool(await one.caller(None), "bad_do") is None
+        assert await one.upstreams.offer(await one.caller(None), OfferKind.TOOLS, "bad_do") is None
 
         await stage.desk().accept("bad", ["do"])
         stage.shared.clock.seconds += 5

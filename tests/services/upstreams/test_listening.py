@@ -98,7 +98,7 @@ async def is_reconfigured(one: Replica, *specs: UpstreamSpec) -> None:
     await one.upstreams.configure(specs)
     await eventually(
         lambda: (
-            not one.upstreams._roster._coming
+            not one.upstreams.roster._coming
             and [each.spec for each in one.upstreams._links.values()] == [*specs]
         )
     )
@@ -117,13 +117,13 @@ async def test_a_subscription_goes_on_when_its_upstream_is_configured_otherwise(
     told = heard_of(shared)
     async with upstream(kind) as spec, replica(shared, [spec]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await until_told(one, caller, told)
         for seconds in (200.0, 100.0):
             await is_reconfigured(one, replace(spec, call_seconds=seconds))
             await has_its_session(one, caller)
             await until_told(one, caller, told)
-        await one.upstreams.unwatch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.unwatch(ANN, caller.agent.agent_session, URI)
         assert not caller.agent.listening
 
 
@@ -135,7 +135,7 @@ async def test_a_subscription_goes_on_when_its_upstream_begins_or_ceases_to_be_s
     told = heard_of(shared)
     async with hosted(legacy=True) as host, replica(shared, [host.spec("notes", stateless=stateless)]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await is_reconfigured(one, host.spec("notes", stateless=not stateless))
         await has_its_session(one, caller)
         await until_told(one, caller, told)
@@ -148,7 +148,7 @@ async def test_an_upstream_that_is_told_who_calls_is_asked_again_with_the_next_c
         spec = host.spec("notes", credentials=Credentials.FORWARD)
         async with replica(shared, [spec]) as one:
             caller = await one.caller(await shared.store.begin(ANN), authorization="Bearer ann")
-            await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+            await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
             await until_told(one, caller, told)
             await is_reconfigured(one, replace(spec, call_seconds=200))
             await until_told(one, caller, told)
@@ -158,7 +158,7 @@ async def test_what_is_not_shown_any_more_is_not_listened_to_any_more() -> None:
     shared = Shared()
     async with hosted(legacy=True) as host, replica(shared, [host.spec("notes", stateless=True)]) as one:
         caller = await one.caller(None)
-        await one.upstreams.watch(ANN, None, URI)
+        await one.upstreams.listening.watch(ANN, None, URI)
         hidden = Selection(deny=("notes://today",))
         await is_reconfigured(one, host.spec("notes", stateless=True, resources=hidden))
         assert not caller.agent.listening
@@ -170,7 +170,7 @@ async def test_a_subscription_goes_on_when_its_upstream_is_removed_and_comes_bac
     told = heard_of(shared)
     async with upstream(kind) as spec, replica(shared, [spec]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await until_told(one, caller, told)
         for _ in range(2):
             await is_reconfigured(one)
@@ -184,7 +184,7 @@ async def test_who_listens_before_an_upstream_is_configured_hears_of_it_once_it_
     told = heard_of(shared)
     async with hosted(legacy=True) as host, replica(shared, []) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await is_reconfigured(one, host.spec("notes"))
         await has_its_session(one, caller)
         await until_told(one, caller, told)
@@ -203,14 +203,14 @@ async def test_a_stream_that_opens_while_an_upstream_is_away_hears_of_it_once_it
             link = one.upstreams._links["notes"]
             await eventually(lambda: link.state is LinkState.AWAY)
             with pytest.raises(UpstreamUnavailableError):
-                await one.upstreams.watch(ANN, caller.agent.agent_session, URI, authorization="")
+                await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI, authorization="")
             assert not caller.agent.listening
-            await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+            await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
             await host.start()
-            await bounded(link.ready())
+            await bounded(link.ready.wait())
             await has_its_session(one, caller)
             await until_told(one, caller, told)
-            await one.upstreams.unwatch(ANN, caller.agent.agent_session, URI)
+            await one.upstreams.listening.unwatch(ANN, caller.agent.agent_session, URI)
             assert not caller.agent.listening
 
 
@@ -257,7 +257,7 @@ async def test_what_an_upstream_does_not_answer_to_a_stream_that_opens_it_is_ask
             server.on[SUBSCRIBE] = replying(lambda: Response(status_code=502))
         async with replica(shared, [server.spec("notes", stateless=stateless)]) as one:
             caller = await one.caller(await shared.store.begin(ANN))
-            await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+            await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
             initialized = server.methods().count("initialize")
             await bounded(answers(server).wait())
             assert server.methods().count("initialize") == initialized
@@ -274,7 +274,7 @@ async def test_what_a_new_session_does_not_answer_it_is_asked_again(
     ):
         answered = answers(server)
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await bounded(answered.wait())
         server.on[SUBSCRIBE] = server.holding
         server.began.clear()
@@ -294,7 +294,7 @@ async def test_what_an_upstream_that_is_told_who_calls_does_not_answer_its_next_
     ):
         caller = await one.caller(await shared.store.begin(ANN), authorization="Bearer ann")
         await one.upstreams.offering(caller, OfferKind.RESOURCES)
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         answered = answers(server)
         server.sessions.clear()
         await one.upstreams.request(caller, "notes", "resources/list", {}, repeatable=True)
@@ -320,7 +320,7 @@ async def test_who_ended_before_an_upstream_could_be_asked_is_not_listening(
             await bounded(began.wait())
             caller = await one.caller(await shared.store.begin(ANN))
             watching = asyncio.create_task(
-                one.upstreams.watch(ANN, caller.agent.agent_session, URI, authorization="")
+                one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI, authorization="")
             )
             link = one.upstreams._links["notes"]
             await eventually(lambda: not caller.agent.idle)
@@ -341,9 +341,9 @@ async def test_what_one_is_refused_for_want_of_an_answer_is_asked_again_for_othe
         replica(shared, [server.spec("notes", stateless=True)]) as one,
     ):
         first, second = [await shared.store.begin(ANN) for _ in range(2)]
-        asking = asyncio.create_task(one.upstreams.watch(ANN, first, URI, authorization=""))
+        asking = asyncio.create_task(one.upstreams.listening.watch(ANN, first, URI, authorization=""))
         await bounded(server.began.wait())
-        await one.upstreams.watch(ANN, second, URI, authorization="")
+        await one.upstreams.listening.watch(ANN, second, URI, authorization="")
         with pytest.raises(EngineTimeoutError):
             await asking
         await bounded(answers(server).wait())
@@ -354,7 +354,7 @@ async def test_what_is_shown_again_is_listened_to_again() -> None:
     told = heard_of(shared)
     async with hosted(legacy=True) as host, replica(shared, [host.spec("notes", stateless=True)]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         hidden = Selection(deny=("notes://today",))
         await is_reconfigured(one, host.spec("notes", stateless=True, resources=hidden))
         await is_reconfigured(one, host.spec("notes", stateless=True))
@@ -366,11 +366,11 @@ async def test_who_ceases_to_listen_while_an_upstream_is_removed_is_not_taken_up
     async with hosted(legacy=True) as host, replica(shared, [host.spec("notes")]) as one:
         left, ended = [await one.caller(await shared.store.begin(ANN)) for _ in range(2)]
         for each in (left, ended):
-            await one.upstreams.watch(ANN, each.agent.agent_session, URI)
+            await one.upstreams.listening.watch(ANN, each.agent.agent_session, URI)
         await is_reconfigured(one)
-        await one.upstreams.unwatch(ANN, left.agent.agent_session, URI)
+        await one.upstreams.listening.unwatch(ANN, left.agent.agent_session, URI)
         await one.agents.end(ANN, str(ended.agent.agent_session))
-        await eventually(lambda: not one.upstreams._listening._awaited)
+        await eventually(lambda: not one.upstreams.listening._awaited)
         await is_reconfigured(one, host.spec("notes"))
         assert not left.agent.listening
         assert not ended.agent.listening
@@ -384,7 +384,7 @@ async def test_who_begins_to_listen_while_an_upstream_is_replaced_hears_of_the_n
         async with replica(shared, [old.spec("notes", connect_seconds=30)]) as one:
             await old.began.wait()
             caller = await one.caller(None)
-            watching = asyncio.create_task(one.upstreams.watch(ANN, None, URI))
+            watching = asyncio.create_task(one.upstreams.listening.watch(ANN, None, URI))
             await is_reconfigured(one, new.spec("notes", stateless=True))
             await watching
             await until_told(one, caller, told)
@@ -395,7 +395,7 @@ async def test_a_program_that_dies_is_started_again_for_who_only_listens() -> No
     told = heard_of(shared)
     async with replica(shared, [program_spec()]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         pids = set()
         for _ in range(2):
             await until_told(one, caller, told)
@@ -406,7 +406,7 @@ async def test_a_program_that_dies_is_started_again_for_who_only_listens() -> No
         last = own_session(one, caller)
         await one.agents.end(ANN, str(caller.agent.agent_session))
         await bounded(last.ended())
-        await eventually(lambda: not one.upstreams._listening._keeping)
+        await eventually(lambda: not one.upstreams.listening._keeping)
     assert len(pids) == 2
 
 
@@ -415,7 +415,7 @@ async def test_a_server_that_was_restarted_is_asked_again_for_who_only_listens()
     told = heard_of(shared)
     async with hosted(legacy=True) as host, replica(shared, [host.spec("notes")]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await until_told(one, caller, told)
         link = one.upstreams._links["notes"]
         before = own_session(one, caller)
@@ -440,7 +440,7 @@ async def test_who_only_listens_to_a_program_that_fails_to_start_hears_of_it_onc
     spec = replace(program(marker + PROGRAM), name="notes")
     async with replica(shared, [spec]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await until_told(one, caller, told)
         refusing.touch()
         await killed(one, caller)
@@ -455,14 +455,14 @@ async def test_what_nobody_uses_is_not_kept_in_use_by_what_it_listened_to() -> N
     told = heard_of(shared)
     async with replica(shared, [program_spec()]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
-        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await one.upstreams.listening.watch(ANN, caller.agent.agent_session, URI)
         await until_told(one, caller, told)
         session = own_session(one, caller)
         pid = int(await one.call(caller, "notes_touch"))
         shared.clock.seconds += 61
         os.kill(pid, signal.SIGKILL)
         await bounded(session.ended())
-        await eventually(lambda: not one.upstreams._listening._keeping)
+        await eventually(lambda: not one.upstreams.listening._keeping)
         assert not await shared.store.alive(caller.agent.key)
 
 

@@ -34,7 +34,8 @@ def sharing(pattern: str) -> ToolPolicies:
 
 @pytest.fixture
 async def replicas(sqlite_url: str) -> AsyncIterator[list[SharedAnswers]]:
-    upstreams = cast("Upstreams", SimpleNamespace(knows_callers=lambda _: False, at_other=lambda _: None))
+    roster = SimpleNamespace(at_other=lambda _: None)
+    upstreams = cast("Upstreams", SimpleNamespace(knows_callers=lambda _: False, roster=roster))
     async with replica(sqlite_url, sqlite_url) as one, replica(sqlite_url, sqlite_url) as other:
         yield [SharedAnswers(each.context, upstreams, sharing(TOOL)) for each in (one, other)]
 

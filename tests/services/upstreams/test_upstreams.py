@@ -253,10 +253,10 @@ async def test_the_new_list_of_an_upstream_without_streams_that_was_restarted_is
         assert set((await one.upstreams.offering(caller, OfferKind.TOOLS)).offers) == {"bad_new"}
         offering(server, "newer")
         shared.clock.seconds += 6
-        found = await one.upstreams.tool(caller, "bad_newer")
+        found = await one.upstreams.offer(caller, OfferKind.TOOLS, "bad_newer")
         assert found is not None
         lists = server.methods().count("tools/list")
-        assert await one.upstreams.tool(caller, "bad_unknown") is None
+        assert await one.upstreams.offer(caller, OfferKind.TOOLS, "bad_unknown") is None
         assert server.methods().count("tools/list") == lists
 
 
@@ -304,7 +304,7 @@ async def test_reconfigured_back_before_it_took_effect_nothing_changes() -> None
             await new.began.wait()
             await one.upstreams.configure([old.spec()])
             new.go_on.set()
-            await one.upstreams._roster.background.settled()
+            await one.upstreams.roster.background.settled()
             assert one.upstreams._links["bad"].spec == old.spec()
             assert await one.call(caller, "bad_do") == "done"
 
@@ -323,7 +323,7 @@ async def test_an_upstream_that_is_removed_or_changed_while_the_shared_store_is_
         await client.save()
         fragile_valkey.stop()
         await one.upstreams.configure([] if is_removed else [new.spec()])
-        await one.upstreams._roster.background.settled()
+        await one.upstreams.roster.background.settled()
         await eventually(lambda: not old.sessions)
         fragile_valkey.start()
         # What could not be forgotten is in nobody's way when it is back.

@@ -209,7 +209,7 @@ async def test_what_happens_in_a_callers_own_upstream_session_is_heard_by_no_oth
     ):
         ann = await one.caller(None, authorization="Bearer a")
         await tools(one, ann)
-        await one.upstreams.watch(ANN, None, uri)
+        await one.upstreams.listening.watch(ANN, None, uri)
 
         def heard(kind: ChangeKind) -> list[Change]:
             return [each for each in told if each.kind is kind]
@@ -252,7 +252,7 @@ async def test_who_listens_before_a_first_call_is_shown_as_who_asks_to_listen() 
     async with bad_server() as server, replica(shared, [server.spec(**OF_CALLERS)]) as one:
         shown = listened(server)
         for authorization, uri in [("Bearer a", "notes://bad/one"), ("Bearer b", "notes://bad/two")]:
-            await one.upstreams.watch(ANN, None, uri, authorization)
+            await one.upstreams.listening.watch(ANN, None, uri, authorization)
         assert shown == ["Bearer a", "Bearer b"]
         greeted = [headers.get("authorization") for of, headers in server.asked if of == "initialize"]
         assert greeted == ["Bearer a"]
@@ -262,7 +262,7 @@ async def test_who_listens_with_nobodys_authorization_is_listened_for_with_the_n
     shared = Shared()
     async with bad_server() as server, replica(shared, [server.spec(**OF_CALLERS)]) as one:
         shown = listened(server)
-        await one.upstreams.watch(ANN, None, "notes://bad/one")
+        await one.upstreams.listening.watch(ANN, None, "notes://bad/one")
         assert not server.asked
         await one.call(await one.caller(None, authorization="Bearer a"), "bad_do")
         assert shown == ["Bearer a"]

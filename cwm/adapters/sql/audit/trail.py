@@ -67,7 +67,7 @@ class SqlAuditTrail:
 
     @writing
     def sign_carried(self, connection: Connection, anchor: Anchor) -> None:
-        connection.execute(_put_anchor(connection, self.keys.sign_anchor(anchor), or_equal=True))
+        connection.execute(_put_anchor(connection, self.keys.sign(anchor), or_equal=True))
 
     @reading
     def checkpoint(self, connection: Connection, tenant: str) -> Checkpoint | None:
@@ -119,7 +119,7 @@ class SqlAuditTrail:
         moved = replace(begins, pruned=past, carried_through=check.carried_through)
         if moved.carried_through <= past.seq:
             moved = replace(moved, carried_digest="")
-        connection.execute(_put_anchor(connection, self.keys.sign_anchor(moved)))
+        connection.execute(_put_anchor(connection, self.keys.sign(moved)))
         deletion = connection.execute(delete(audit_log).where(_log.tenant == tenant, _log.seq <= past.seq))
         return deletion.rowcount
 

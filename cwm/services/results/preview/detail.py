@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from cwm.services.results.preview.ranks import Rank
@@ -29,10 +29,6 @@ class Detail:
     depth: int = DEEPEST
     entries: bool = False
     items: int = 0
-
-    def showing(self, *, items: int | None = None, text: int | None = None) -> Detail:
-        detail = self if items is None else replace(self, items=items)
-        return detail if text is None else replace(detail, text=text)
 
 
 LEVELS: Final = (

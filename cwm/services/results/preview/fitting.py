@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
-from cwm.domain.json_text import json_text
+from cwm.domain.json_text import compact_json
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.results.preview.detail import LAST, LEVELS, Detail
 from cwm.services.results.preview.omitted import Omitted
@@ -32,16 +31,6 @@ class Fitted:
     tokens: int
     omitted: Omitted
     fits: bool = True
-
-
-def dumped(value: Any) -> str:
-    """Compact JSON that can be encoded as UTF-8."""
-    text = json_text(value, (",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +77,7 @@ class JsonWithin:
     reduction: Reduction
     wanted: int
     levels: Sequence[Detail] = LEVELS
-    render: Callable[[Any], str] = dumped
+    render: Callable[[Any], str] = compact_json
     _candidates: dict[Detail, Candidate] = field(default_factory=dict)
 
     def __call__(self, room: int) -> Candidate:
@@ -97,8 +86,10 @@ class JsonWithin:
         if level is None:
             return self._fewer_items(room)
         detail, candidate = level
-        detail, candidate = self._more_items(detail, candidate, room)
-        return self._more_text(detail, candidate, room)
+        detail, candidate = self._grow(detail, candidate, room, "items", candidate.longest + 1)
+        if detail.text is not None and candidate.omitted.texts_cut():
+            _, candidate = self._grow(detail, candidate, room, "text", room)
+        return candidate
 
     def _make(self, detail: Detail, room: int) -> Candidate | None:
         """The candidate at this detail, or None if it is larger than ``room``."""
@@ -116,7 +107,7 @@ class JsonWithin:
         best: tuple[Detail, Candidate] | None = None
         while low < high:
             middle = (low + high) // 2
-            detail = self.levels[middle].showing(items=self.wanted)
+            detail = replace(self.levels[middle], items=self.wanted)
             if (candidate := self._make(detail, room)) is not None:
                 best, high = (detail, candidate), middle
             else:
@@ -129,7 +120,7 @@ class JsonWithin:
             best: Candidate | None = None
             while high - low > 1:
                 middle = (low + high) // 2
-                if (candidate := self._make(detail.showing(items=middle), room)) is not None:
+                if (candidate := self._make(replace(detail, items=middle), room)) is not None:
                     best, low = candidate, middle
                 else:
                     high = middle
@@ -141,26 +132,11 @@ class JsonWithin:
         value, omitted = self.reduction.to(detail, room)
         return Candidate(value, self.render(value), omitted, self.reduction.longest)
 
-    def _more_items(self, detail: Detail, candidate: Candidate, room: int) -> tuple[Detail, Candidate]:
-        between = (detail.items, candidate.longest + 1)
-        return self._grow(detail, candidate, room, between, lambda items: detail.showing(items=items))
-
-    def _more_text(self, detail: Detail, candidate: Candidate, room: int) -> Candidate:
-        if detail.text is None or not candidate.omitted.texts_cut():
-            return candidate
-        between = (detail.text, room)
-        return self._grow(detail, candidate, room, between, lambda text: detail.showing(text=text))[1]
-
     def _grow(
-        self,
-        detail: Detail,
-        candidate: Candidate,
-        room: int,
-        between: tuple[int, int],
-        showing: Callable[[int], Detail],
+        self, detail: Detail, candidate: Candidate, room: int, measure: Literal["items", "text"], high: int
     ) -> tuple[Detail, Candidate]:
-        """Increase one measure to near the largest that fits: the first of ``between`` fits, the second is too large."""
-        low, high = between
+        """Increase one measure of the detail to near the largest that fits: ``high`` is too large."""
+        low = getattr(detail, measure)
         unit_size, has_failed = len(candidate.text) / max(low, 1), False
         for _ in range(_STEPS):
             size = len(candidate.text)
@@ -169,10 +145,11 @@ class JsonWithin:
             step = low + max(int((room - size) * _MARGIN / max(unit_size, 0.01)), 1)
             if step >= high:
                 step = (low + high) // 2 if has_failed else high - 1
-            larger = self._make(showing(step), room)
+            more = replace(detail, **{measure: step})
+            larger = self._make(more, room)
             if larger is None:
                 high, has_failed = step, True
             else:
                 unit_size = (len(larger.text) - size) / (step - low)
-                low, detail, candidate = step, showing(step), larger
+                low, detail, candidate = step, more, larger
         return detail, candidate

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from cwm.domain.json_text import compact_json
 from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.results.preview.detail import LEVELS, PROJECTING, Detail
-from cwm.services.results.preview.fitting import Fitted, JsonWithin, dumped, fit
+from cwm.services.results.preview.fitting import Fitted, JsonWithin, fit
 from cwm.services.results.preview.masks import Mask
 from cwm.services.results.preview.omitted import Omitted
 from cwm.services.results.preview.reduction import Reduction
@@ -36,7 +37,7 @@ def fit_json(
     policy: ToolPolicy,
     budget: int,
     counter: TokenCounter,
-    render: Callable[[Any], str] = dumped,
+    render: Callable[[Any], str] = compact_json,
 ) -> Fitted:
     """As much of ``value`` as ``budget`` allows, measured in the form that ``render`` writes.
 
@@ -82,6 +83,6 @@ def _valid(
     if validity.errors(reduction.value):
         # The tool's own result is not valid, so the preview need not be.
         return first
-    text = dumped(reduction.value)
+    text = compact_json(reduction.value)
     tokens = counter.count(text)
     return Fitted(reduction.value, text, tokens, Omitted(), fits=tokens <= budget)

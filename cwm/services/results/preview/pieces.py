@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NoReturn, Protocol
 
+from cwm.domain.json_text import compact_json
 from cwm.domain.preview import Omission, Unit
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.token_counter import TokenCounter
-from cwm.services.results.preview.fitting import Candidate, Fitted, dumped, fit
+from cwm.services.results.preview.fitting import Candidate, Fitted, fit
 from cwm.services.results.preview.json_preview import Schema, fit_json
 from cwm.services.results.preview.omitted import Omitted
 from cwm.services.results.preview.texts import Text
@@ -21,8 +22,8 @@ _NO_JSON: Final = object()
 _LONGEST_NAME: Final = 120
 _DENSEST: Final = 12
 """The most characters a token: a text that is longer than that allows does not fit and is not counted."""
-_IMAGE_TOKENS: Final = 1_600
-"""Tokens of a large picture in models that see pictures; other data counts as base64 text."""
+_MOST_IMAGE_TOKENS: Final = 1_600
+"""Tokens of a large picture in models that see pictures."""
 _DATA_CHARACTERS: Final = 3
 _LINK: Final = {
     "required": ["type", "uri", "name"],
@@ -121,6 +122,12 @@ def with_text(item: Item, text: str) -> Item:
     return {**item, "text": text}
 
 
+def data_tokens(kind: str | None, data: str) -> int:
+    """The tokens of base64 in an item of this type. All but pictures counts as text, as a simple client would send it."""
+    tokens = len(data) * 3 // 4
+    return min(tokens, _MOST_IMAGE_TOKENS) if kind == "image" else tokens
+
+
 @dataclass(frozen=True)
 class DataPiece:
     """An image, a sound or other bytes, in base64 in ``text``: shown whole or not at all."""
@@ -139,8 +146,7 @@ class DataPiece:
 
     @property
     def _tokens(self) -> int:
-        tokens = len(self.text) * 3 // 4
-        return min(tokens, _IMAGE_TOKENS) if self.item.get("type") == "image" else tokens
+        return data_tokens(self.item.get("type"), self.text)
 
     def cut(self, _budget: int, counter: TokenCounter) -> Shown:
         size = len(self.text) * 3 // 4 - self.text[-2:].count("=")
@@ -159,7 +165,7 @@ class _JsonPiece:
 
     @cached_property
     def text(self) -> str:
-        return dumped(self.value)
+        return compact_json(self.value)
 
     @property
     def size(self) -> int:
@@ -201,7 +207,7 @@ class StructuredPiece(_JsonPiece):
         if not is_json(inner):
             return None
         fitted = fit_json(
-            inner, None, self.policy, budget, counter, lambda value: dumped(self._around(value))
+            inner, None, self.policy, budget, counter, lambda value: compact_json(self._around(value))
         )
         value = self._around(fitted.value)
         if self.schema is not None and Validity(self.schema).errors(value):
@@ -209,4 +215,4 @@ class StructuredPiece(_JsonPiece):
         return replace(fitted, value=value)
 
     def _around(self, inner: Any) -> dict[str | None, str]:
-        return {self.inner: dumped(inner)}
+        return {self.inner: compact_json(inner)}

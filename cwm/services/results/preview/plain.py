@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cwm.domain.json_text import compact_json
 from cwm.domain.preview import Account, Omission, Preview, Unit
-from cwm.services.results.preview.fitting import dumped
 from cwm.services.results.preview.pieces import Item
 
 
@@ -14,7 +14,7 @@ def plain_preview(content: Sequence[Item], structured: Any, most_tokens: int) ->
     """A preview without structured content and without counting: a text has at most as many tokens as bytes."""
     texts = [str(item["text"]) for item in content if item.get("type") == "text"]
     if not texts and structured is not None:
-        texts = [dumped(structured)]
+        texts = [compact_json(structured)]
     bodies = [text.encode(errors="replace") for text in texts]
     items, room = list[Item](), most_tokens
     for body in bodies:

@@ -9,51 +9,11 @@ from typing import Any, Final
 
 _SHORT: Final = 80
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_TELLING: Final = frozenset(
-    {
-        *(
-            "id",
-            "ids",
-            "uuid",
-            "guid",
-            "key",
-            "name",
-            "names",
-            "title",
-            "label",
-            "slug",
-            "path",
-            "file",
-            "filename",
-        ),
-        *(
-            "login",
-            "username",
-            "user",
-            "email",
-            "status",
-            "state",
-            "type",
-            "kind",
-            "code",
-            "version",
-            "level",
-        ),
-        *(
-            "number",
-            "count",
-            "counts",
-            "total",
-            "totals",
-            "size",
-            "length",
-            "price",
-            "amount",
-            "score",
-            "rank",
-        ),
-        *("error", "errors", "message", "reason", "summary", "result", "severity"),
-    }
+_TELLING: Final = re.compile(
+    r"ids?|uuid|guid|key|names?|title|label|slug|path|file|filename"
+    r"|login|username|user|email|status|state|type|kind|code|version|level"
+    r"|number|counts?|totals?|size|length|price|amount|score|rank"
+    r"|errors?|message|reason|summary|result|severity"
 )
 _COUNTING: Final = frozenset({"num", "count", "total"})
 _LINKS: Final = frozenset({"url", "uri", "href", "link", "html_url", "permalink"})
@@ -86,4 +46,4 @@ def rank(name: str, value: Any) -> Rank:
 @lru_cache(maxsize=4096)
 def _tells(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name)]
-    return bool(words) and (words[-1] in _TELLING or words[0] in _COUNTING)
+    return bool(words) and (_TELLING.fullmatch(words[-1]) is not None or words[0] in _COUNTING)

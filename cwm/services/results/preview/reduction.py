@@ -285,7 +285,7 @@ class Reduction:
                 break
             waiting -= must
             if len(fields) < shown - waiting or must:
-                must = must or self._least(shape, fields)
+                must = must or (shape is not None and len(fields) < shape.least_fields)
                 path = (spot.path, EACH if is_map else name)
                 reduced = self._inside(name, one, spot, path, depth, in_item=is_map, must=must)
                 if reduced is not _GONE:
@@ -296,7 +296,3 @@ class Reduction:
         if len(fields) < len(value):
             self._omitted.add(spot.path, Unit.ENTRIES, len(fields), len(value))
         return fields
-
-    @staticmethod
-    def _least(shape: Shape | None, fields: dict[str, Any]) -> bool:
-        return shape is not None and len(fields) < shape.least_fields

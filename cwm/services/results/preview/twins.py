@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cwm.services.results.preview.fitting import dumped
+from cwm.domain.json_text import compact_json
 from cwm.services.results.preview.pieces import Item, is_json, parsed, with_text
 
 
@@ -59,7 +59,7 @@ def _says(text: str, value: Any) -> bool:
     if isinstance(value, str):
         return text == value
     if not isinstance(value, (dict, list)):
-        return text == dumped(value)
+        return text == compact_json(value)
     if not text.lstrip().startswith("{" if isinstance(value, dict) else "["):
         return False
     parsed_text = parsed(text)
@@ -79,4 +79,4 @@ def _one_by_one(content: Sequence[Item], items: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else dumped(value)
+    return value if isinstance(value, str) else compact_json(value)

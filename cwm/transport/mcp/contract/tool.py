@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastmcp.exceptions import FastMCPError
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware import Middleware
 from fastmcp.tools import FunctionTool, ToolResult
-from mcp_types import CallToolRequestParams, ToolAnnotations
+from mcp_types import ToolAnnotations
 
 from cwm.transport.mcp.contract.examples import EXAMPLES
 from cwm.transport.mcp.contract.published import input_schema, output_schema
+from cwm.transport.mcp.requests.agent import CallContext, NextCall
 from cwm.transport.mcp.requests.call import tool_call
 from cwm.transport.mcp.requests.errors import RefusedError, coded
 
@@ -47,11 +48,7 @@ class OwnTools(Middleware):
     FastMCP would search for it through providers, transforms and visibility rules, none of which CWM uses.
     """
 
-    async def on_call_tool(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        call_next: CallNext[CallToolRequestParams, ToolResult],
-    ) -> ToolResult:
+    async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         tool = tool_call().own
         return await (call_next(context) if tool is None else tool.run(context.message.arguments or {}))
 

@@ -7,11 +7,10 @@ connection of its own. A client of 2026-07-28 closes the request's stream instea
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import anyio
 from mcp import MCPError
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
@@ -21,6 +20,7 @@ from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
 from cwm.ports.changes import Changes
 from cwm.transport.http.request_keys import AGENT_SESSION
+from cwm.transport.mcp.requests.agent import Context
 
 
 class Cancellations:
@@ -32,7 +32,7 @@ class Cancellations:
         self._publications = BackgroundTasks()
         changes.subscribe(self._on_change)
 
-    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         session_id = None if ctx.request is None else ctx.request.scope.get(AGENT_SESSION)
         if session_id is None:
             return await call_next(ctx)

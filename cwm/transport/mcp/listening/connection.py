@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 from mcp.server.connection import Connection
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.subscriptions import ServerEvent
 
 from cwm.domain.errors import CwmError
@@ -22,7 +21,7 @@ from cwm.ports.identity import Identity
 from cwm.transport.http.request_keys import AGENT_SESSION
 from cwm.transport.mcp.listening.notifications import notification_of
 from cwm.transport.mcp.listening.streams import EventStreams
-from cwm.transport.mcp.requests.agent import connection_of
+from cwm.transport.mcp.requests.agent import Context, connection_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class ConnectionSessions:
     identity: Identity
     end_session: Callable[[Principal, str], Awaitable[None]]
 
-    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         result = await call_next(ctx)
         if ctx.method == "initialize" and ctx.request is None:
             await self._begin(connection_of(ctx))

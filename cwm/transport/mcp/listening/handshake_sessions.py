@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
@@ -38,27 +39,17 @@ _STATUS: Final[Mapping[ErrorKind, int]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class SessionLayer:
     """ASGI middleware of the MCP endpoint: finds each request's principal and gives each handshake a session id."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        path: str,
-        identity: Identity,
-        sessions: AgentSessions,
-        journal: Journal,
-        streams: EventStreams,
-        subscriptions: Subscriptions,
-    ) -> None:
-        self.app = app
-        self.path = path
-        self.identity = identity
-        self.sessions = sessions
-        self.journal = journal
-        self.streams = streams
-        self.subscriptions = subscriptions
+    app: ASGIApp
+    path: str
+    identity: Identity
+    sessions: AgentSessions
+    journal: Journal
+    streams: EventStreams
+    subscriptions: Subscriptions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != self.path:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from mcp.shared.subscriptions import (
@@ -50,12 +51,15 @@ def frame(event: ServerEvent) -> bytes:
     return f"event: message\r\ndata: {json.dumps(message, separators=(',', ':'))}\r\n\r\n".encode()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subscribed:
     """The URIs that a client subscribed to; ``prefixes`` are those that stand for all resources with that prefix."""
 
     uris: frozenset[str] = frozenset()
-    prefixes: tuple[str, ...] = ()
+
+    @cached_property
+    def prefixes(self) -> list[str]:
+        return sorted(filter(is_prefix, self.uris))
 
     def matching(self, uri: str) -> list[str]:
         """The subscribed URIs that a change of ``uri`` is reported under."""
@@ -69,12 +73,6 @@ class Subscribed:
         if not isinstance(event, ResourceUpdated):
             return [event]
         return [ResourceUpdated(uri) for uri in self.matching(event.uri)]
-
-
-def subscribed(uris: Iterable[str]) -> Subscribed:
-    all_uris = frozenset(uris)
-    prefixes = sorted(filter(is_prefix, all_uris))
-    return Subscribed(all_uris, tuple(prefixes))
 
 
 def subscribed_to(state: Mapping[str, str]) -> frozenset[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
@@ -25,7 +25,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.changes import Changes
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.agents.agents import Agents
-from cwm.transport.mcp.listening.notifications import Subscribed, event_of, frame, subscribed, subscribed_to
+from cwm.transport.mcp.listening.notifications import Subscribed, event_of, frame, subscribed_to
 
 KEEPALIVE_SECONDS: Final = 15.0
 _MAX_PENDING: Final = 1000
@@ -113,10 +113,10 @@ class EventStreams:
         changes: Changes,
         interest: ResourceInterest,
         keepalive_seconds: float = KEEPALIVE_SECONDS,
-        admit: Admit | None = None,
+        admit: Admit = lambda _: nullcontext(),
     ) -> None:
         self.sessions = agents.store
-        self._admit = admit or _unlimited
+        self._admit = admit
         self._agents = agents
         self._changes = changes
         self._interest = interest
@@ -227,7 +227,7 @@ class EventStreams:
             _log.warning("stream_state_unknown", error=away.code)
             return
         stream.is_sender = sender_id == stream.id
-        stream.subscribed = subscribed(subscribed_to(state))
+        stream.subscribed = Subscribed(subscribed_to(state))
         stream.seen_version = version
         if stream.registration is None or stream.registration.done():
             # In a task of its own: an upstream may answer slowly, and the stream sends other events meanwhile.
@@ -283,8 +283,3 @@ class EventStreams:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-@asynccontextmanager
-async def _unlimited(_principal: Principal) -> AsyncIterator[None]:
-    yield

@@ -15,7 +15,6 @@ from typing import Any, Final
 import anyio
 from fastmcp import FastMCP
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.subscriptions import ServerEvent
 from mcp_types import (
@@ -31,7 +30,7 @@ from mcp_types import (
 
 from cwm.domain.access import AccessScope
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import CwmError, ErrorKind, InsufficientScopeError, InvalidParameterError
+from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
@@ -43,19 +42,18 @@ from cwm.transport.mcp.listening.notifications import (
     Subscribed,
     change_of,
     event_of,
-    subscribed,
     subscribed_to,
 )
 from cwm.transport.mcp.listening.streams import KEEPALIVE_SECONDS, EventStreams
-from cwm.transport.mcp.requests.agent import Agency
-from cwm.transport.mcp.requests.permissions import of_resource, protocol_error
+from cwm.transport.mcp.requests.agent import Agency, Context
+from cwm.transport.mcp.requests.errors import protocol_error, protocol_errors
+from cwm.transport.mcp.requests.permissions import of_resource, require
 
 _MAX_URI_CHARACTERS: Final = 2048
 _MAX_SUBSCRIPTIONS: Final = 1000
 _MAX_LISTENERS: Final = 10_000
 _UNWATCH_SECONDS: Final = 5.0
 
-Context = ServerRequestContext[Any, Any]
 _Interest = tuple[Principal, str | None, str]
 """The principal, its agent session, and the URI of the resource."""
 
@@ -129,7 +127,7 @@ class Subscriptions:
         caller, session_id = await self._session(context)
         uri = _distinct([params.uri])[0]
         await self._require(context, [uri])
-        async with _coded():
+        with protocol_errors(INVALID_PARAMS):
             uris_before = subscribed_to(await self.sessions.recall(session_id))
             if uri not in uris_before and len(uris_before) >= _MAX_SUBSCRIPTIONS:
                 raise InvalidParameterError(
@@ -143,7 +141,7 @@ class Subscriptions:
     async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
         caller, session_id = await self._session(context)
         uri = params.uri
-        async with _coded():
+        with protocol_errors(INVALID_PARAMS):
             uris_before = subscribed_to(await self.sessions.recall(session_id))
             await self.sessions.forget(session_id, SUBSCRIBED + uri)
             if uri in uris_before:
@@ -164,7 +162,7 @@ class Subscriptions:
         caller = await self._caller(context)
         principal, agent_session = caller.agent.principal, caller.agent.agent_session
         key = caller.agent.key
-        bus = _Bus(self.changes, principal.tenant, agent_session, key, subscribed(uris))
+        bus = _Bus(self.changes, principal.tenant, agent_session, key, Subscribed(frozenset(uris)))
         handler = bus.handler = ListenHandler(bus, max_subscriptions=1)
         async with (
             self._interest_in(caller, uris),
@@ -215,7 +213,7 @@ class Subscriptions:
         for interest in interests:
             self._watches[interest].listeners += 1
         try:
-            async with _coded():
+            with protocol_errors(INVALID_PARAMS):
                 for interest in interests:
                     await self._watch(interest, caller.authorization or "")
             yield
@@ -243,16 +241,13 @@ class Subscriptions:
         await self.changes.publish(Change(ChangeKind.STATE, agent_session=session_id))
 
     async def _caller(self, context: Context) -> CallerOf:
-        async with _coded():
+        with protocol_errors(INVALID_PARAMS):
             return await self.agency.caller(context)
 
     async def _require(self, context: Context, uris: list[str]) -> None:
         """Require the scopes for reading each of ``uris``: subscribing takes the same."""
         scopes = frozenset[AccessScope]().union(*map(of_resource, uris))
-        try:
-            await self.agency.require(context, scopes, "resources/subscribe")
-        except InsufficientScopeError as refused:
-            raise protocol_error(refused) from refused
+        await require(self.agency, context, scopes, "resources/subscribe")
 
     async def _session(self, context: Context) -> tuple[CallerOf, str]:
         caller = await self._caller(context)
@@ -268,15 +263,5 @@ def _distinct(uris: list[str]) -> list[str]:
             f"At most {_MAX_SUBSCRIPTIONS} URIs of at most {_MAX_URI_CHARACTERS} characters each.",
             field="uri",
         )
-        raise MCPError(INVALID_PARAMS, refused.message, refused.as_dict())
+        raise protocol_error(refused, INVALID_PARAMS)
     return list(dict.fromkeys(uris))
-
-
-@asynccontextmanager
-async def _coded() -> AsyncIterator[None]:
-    """Convert a coded error to the JSON-RPC error that carries it."""
-    try:
-        yield
-    except CwmError as refused:
-        code = INVALID_PARAMS if refused.kind is ErrorKind.INVALID else INTERNAL_ERROR
-        raise MCPError(code, refused.message, refused.as_dict()) from refused

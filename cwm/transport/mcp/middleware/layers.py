@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.tools import Tool, ToolResult
+
+
+def _through(hook: str) -> Any:
+    """The hook that runs this hook of every layer."""
+
+    async def run(layers: Layers, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+        for layer in layers.from_inside:
+            call_next = partial(getattr(layer, hook), call_next=call_next)
+        return await call_next(context)
+
+    return run
 
 
 # Bypass (decision 0028): FastMCP makes six calls for each of its middlewares, of which CWM needs one.
@@ -16,39 +24,10 @@ class Layers(Middleware):
     """Runs ``layers``, the outermost first. It calls only their hooks for tools and resources."""
 
     def __init__(self, *layers: Middleware) -> None:
-        self._from_inside = layers[::-1]
+        self.from_inside = layers[::-1]
 
-    async def on_call_tool(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, ToolResult]
-    ) -> ToolResult:
-        for layer in self._from_inside:
-            call_next = partial(layer.on_call_tool, call_next=call_next)
-        return await call_next(context)
-
-    async def on_read_resource(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, ResourceResult]
-    ) -> ResourceResult:
-        for layer in self._from_inside:
-            call_next = partial(layer.on_read_resource, call_next=call_next)
-        return await call_next(context)
-
-    async def on_list_tools(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
-    ) -> Sequence[Tool]:
-        for layer in self._from_inside:
-            call_next = partial(layer.on_list_tools, call_next=call_next)
-        return await call_next(context)
-
-    async def on_list_resources(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Resource]]
-    ) -> Sequence[Resource]:
-        for layer in self._from_inside:
-            call_next = partial(layer.on_list_resources, call_next=call_next)
-        return await call_next(context)
-
-    async def on_list_resource_templates(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[ResourceTemplate]]
-    ) -> Sequence[ResourceTemplate]:
-        for layer in self._from_inside:
-            call_next = partial(layer.on_list_resource_templates, call_next=call_next)
-        return await call_next(context)
+    on_call_tool = _through("on_call_tool")
+    on_read_resource = _through("on_read_resource")
+    on_list_tools = _through("on_list_tools")
+    on_list_resources = _through("on_list_resources")
+    on_list_resource_templates = _through("on_list_resource_templates")

@@ -6,20 +6,18 @@ its principal's places for open streams.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
-from mcp import MCPError
-from mcp.server.context import ServerRequestContext
-from mcp_types import INTERNAL_ERROR, CallToolResult
+from mcp_types import CallToolResult
 
 from cwm.domain.errors import CwmError
 from cwm.services.access.limits import Limits, Release
 from cwm.services.aside import held_by_its_work
-from cwm.transport.mcp.mcp_server import McpFace
-from cwm.transport.mcp.requests.agent import Agency, counted_session
+from cwm.transport.mcp.mcp_server import Handler, McpFace
+from cwm.transport.mcp.requests.agent import Agency, Context, counted_session
 from cwm.transport.mcp.requests.call import tool_call
-from cwm.transport.mcp.requests.errors import error_result
+from cwm.transport.mcp.requests.errors import error_result, protocol_error
 from cwm.transport.mcp.requests.retry_after import tell_limit
 
 _TOOLS: Final = "tools/call"
@@ -35,8 +33,6 @@ _LISTS: Final = (
     "resources/unsubscribe",
 )
 
-_Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
-
 
 class Limited:
     """Handlers that admit a request to the handler they replace, or refuse it."""
@@ -48,19 +44,14 @@ class Limited:
 
     def install(self) -> None:
         """Replace the handlers. Call it last: a handler that is installed later is not limited."""
-        server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
-        for method in (*_LIMITED, *_LISTS, _LISTEN):
-            entry = server.get_request_handler(method)
-            assert entry is not None
-            inner = entry.handler
-            if method == _LISTEN:
-                limited = self._listening(inner)
-            else:
-                limited = self._limited(method, inner) if method in _LIMITED else self._listed(method, inner)
-            server.add_request_handler(method, entry.params_type, limited)
+        for method in _LIMITED:
+            self._face.replace_handler(method, partial(self._limited, method))
+        for method in _LISTS:
+            self._face.replace_handler(method, partial(self._listed, method))
+        self._face.replace_handler(_LISTEN, self._listening)
 
-    def _listening(self, inner: _Handler) -> _Handler:
-        async def listening(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+    def _listening(self, inner: Handler) -> Handler:
+        async def listening(context: Context, params: Any) -> Any:
             try:
                 principal = await self._agency.principal(context)
                 await self._limits.admit_list(principal)
@@ -71,8 +62,8 @@ class Limited:
 
         return listening
 
-    def _listed(self, method: str, inner: _Handler) -> _Handler:
-        async def listed(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+    def _listed(self, method: str, inner: Handler) -> Handler:
+        async def listed(context: Context, params: Any) -> Any:
             try:
                 await self._limits.admit_list(await self._agency.principal(context))
             except CwmError as refused:
@@ -81,8 +72,8 @@ class Limited:
 
         return listed
 
-    def _limited(self, method: str, inner: _Handler) -> _Handler:
-        async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+    def _limited(self, method: str, inner: Handler) -> Handler:
+        async def limited(context: Context, params: Any) -> Any:
             try:
                 release = await self._admit(context, method)
             except CwmError as refused:
@@ -92,7 +83,7 @@ class Limited:
 
         return limited
 
-    async def _admit(self, context: ServerRequestContext[Any, Any], method: str) -> Release:
+    async def _admit(self, context: Context, method: str) -> Release:
         if method == _TOOLS:
             call = tool_call()
             return await self._limits.admit(
@@ -102,10 +93,10 @@ class Limited:
         return await self._limits.admit(principal, counted_session(context, session))
 
 
-def _refusal(context: ServerRequestContext[Any, Any], method: str, refused: CwmError) -> CallToolResult:
+def _refusal(context: Context, method: str, refused: CwmError) -> CallToolResult:
     """The refusal as a tool result; for the other methods, raised as a JSON-RPC error, the only form they have."""
     tell_limit(context, refused, as_429=method == _LISTEN)
     if method != _TOOLS:
-        raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+        raise protocol_error(refused) from refused
     result = error_result(refused)
     return CallToolResult(content=result.content, is_error=True, meta=result.meta)

@@ -12,17 +12,18 @@ from typing import Any, Final
 
 import structlog
 from mcp import MCPError
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp_types import INTERNAL_ERROR
 from mcp_types.methods import SPEC_CLIENT_METHODS, SPEC_CLIENT_NOTIFICATION_METHODS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from cwm.domain.errors import CwmError, ErrorKind, StorageQuotaExceededError
 from cwm.ports.meter import RequestMeter
+from cwm.transport.mcp.requests.agent import Context
 from cwm.transport.mcp.requests.call import ToolCall, current_call
-from cwm.transport.mcp.requests.errors import META_KEY
+from cwm.transport.mcp.requests.errors import error_of
 
 SUCCESS: Final = "success"
 REFUSED: Final = "refused"
@@ -47,7 +48,7 @@ class Measures:
         self._meter = meter
         self._outcomes = dict(_outcomes())
 
-    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         started, outcome = time.perf_counter(), ERROR
         code: str | None = None
         self._meter.mcp_begun()
@@ -67,9 +68,7 @@ class Measures:
         finally:
             self._report(ctx, outcome, code, time.perf_counter() - started)
 
-    def _report(
-        self, ctx: ServerRequestContext[Any, Any], outcome: str, code: str | None, seconds: float
-    ) -> None:
+    def _report(self, ctx: Context, outcome: str, code: str | None, seconds: float) -> None:
         method = ctx.method if ctx.method in _METHODS else _OTHER
         era = "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "handshake"
         self._meter.mcp_ended(method, era, outcome, None if method in _LISTENING else seconds)
@@ -84,14 +83,10 @@ class Measures:
 
     def _outcome_of(self, result: HandlerResult) -> tuple[str, str | None]:
         """The outcome, and the error's code if it has one of CWM's."""
-        if isinstance(result, BaseModel):
-            failed, meta = getattr(result, "is_error", False), getattr(result, "meta", None)
-        else:
-            failed, meta = (result or {}).get("isError", False), (result or {}).get("_meta")
-        if not failed:
+        error_body = error_of(result)
+        if error_body is None:
             return SUCCESS, None
-        error_body = (meta or {}).get(META_KEY)
-        return (REFUSED, None) if error_body is None else self._coded(error_body)
+        return self._coded(error_body) if error_body else (REFUSED, None)
 
     def _outcome_of_error(self, failed: MCPError) -> tuple[str, str | None]:
         if failed.error.code == REQUEST_CANCELLED:

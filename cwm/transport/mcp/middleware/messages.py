@@ -7,16 +7,15 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from mcp import MCPError
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp_types import CallToolResult
+from mcp.server.context import CallNext, HandlerResult
 from structlog.contextvars import bound_contextvars
 
 from cwm.domain.errors import CwmError
 from cwm.ports.tracing import Carrier, Span, Tracer, named
 from cwm.transport.http.correlation import ARRIVAL, Arrival
 from cwm.transport.http.request_keys import PRINCIPAL
-from cwm.transport.mcp.requests.agent import Agency, meta_of
-from cwm.transport.mcp.requests.errors import META_KEY
+from cwm.transport.mcp.requests.agent import Agency, Context, meta_of
+from cwm.transport.mcp.requests.errors import error_of
 
 _TOOL_CALL: Final = "tools/call"
 _PROMPT: Final = "prompts/get"
@@ -24,8 +23,6 @@ _PROMPT: Final = "prompts/get"
 _STREAMS: Final = frozenset({"subscriptions/listen"})
 _OTHER: Final = "_OTHER"
 _CODE_PREFIX: Final = "CWM-"
-
-_Context = ServerRequestContext[Any, Any]
 
 
 class Messages:
@@ -39,7 +36,7 @@ class Messages:
         self._tracer = tracer
         self._agency = agency
 
-    async def __call__(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.request_id is None or ctx.method in _STREAMS:
             return await call_next(ctx)
         with ExitStack() as stack:
@@ -53,7 +50,7 @@ class Messages:
                 return await call_next(ctx)
             return await self._traced(ctx, call_next)
 
-    async def _traced(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+    async def _traced(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         arrival = None if ctx.request is None else ctx.request.scope.get(ARRIVAL)
         started_ns = None
         if isinstance(arrival, Arrival):
@@ -65,12 +62,13 @@ class Messages:
             except MCPError as refused:
                 _refused(span, refused)
                 raise
-            if (code := _error_of(result)) is not None:
-                span.failed(code)
+            # An upstream's error has no code.
+            if (error := error_of(result)) is not None:
+                span.failed(_code(error) or "tool_error")
             return result
 
 
-def _name_and_attributes(ctx: _Context) -> tuple[str, dict[str, Any]]:
+def _name_and_attributes(ctx: Context) -> tuple[str, dict[str, Any]]:
     """The span's name and attributes. Of the params only a tool's or prompt's name: a resource URI may contain data."""
     method = named(ctx.method) or _OTHER
     target = named((ctx.params or {}).get("name")) if method in {_TOOL_CALL, _PROMPT} else None
@@ -98,17 +96,6 @@ def _carrier(meta: Mapping[str, Any]) -> Carrier:
 def _refused(span: Span, refused: MCPError) -> None:
     span.note({"rpc.response.status_code": str(refused.error.code)})
     span.failed(_code(refused.error.data) or str(refused.error.code))
-
-
-def _error_of(result: HandlerResult) -> str | None:
-    """The error code of a failed tool; ``tool_error`` for an upstream's, which has no code. None for a success."""
-    if isinstance(result, CallToolResult):
-        failed, meta = result.is_error, result.meta
-    elif isinstance(result, dict):
-        failed, meta = result.get("isError") is True, result.get("_meta")
-    else:
-        return None
-    return (_code((meta or {}).get(META_KEY)) or "tool_error") if failed else None
 
 
 def _code(error: Any) -> str | None:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fastmcp.resources import ResourceResult
 from fastmcp.server.dependencies import FastMCPRequestContext
-from fastmcp.server.middleware import MiddlewareContext
+from fastmcp.server.middleware import CallNext, MiddlewareContext
+from fastmcp.tools import ToolResult
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
+from mcp_types import CallToolRequestParams, ReadResourceRequestParams
 
 from cwm.domain.access import AccessScope
 from cwm.domain.api_key import MARK
@@ -27,6 +30,13 @@ HANDLE_META: Final = "dev.cwm/agent-session"
 _LONGEST_HANDLE: Final = 128
 
 Context = ServerRequestContext[Any, Any]
+
+CallContext = MiddlewareContext[CallToolRequestParams]
+NextCall = CallNext[CallToolRequestParams, ToolResult]
+"""What a layer around tool calls gets, and the layer inside it."""
+
+ReadContext = MiddlewareContext[ReadResourceRequestParams]
+NextRead = CallNext[ReadResourceRequestParams, ResourceResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +60,6 @@ class Agency:
             raise InternalError("Nobody has authenticated the request.")
         return principal
 
-    async def require(self, context: Context | None, needed: frozenset[AccessScope], where: str) -> None:
-        """As :meth:`admit`, for the principal that made the request."""
-        await self.admit(await self.principal(context), needed, where)
-
     async def admit(self, principal: Principal, needed: frozenset[AccessScope], where: str) -> None:
         """Raises CWM-9002, and records it, if the principal lacks a scope. ``where`` is the tool or method."""
         try:
@@ -63,15 +69,19 @@ class Agency:
                 await self.refusals.note(refused, where, principal)
             raise
 
-    async def caller(self, context: Context | None, handle: str | None = None) -> CallerOf:
+    async def caller(self, context: Context | None) -> CallerOf:
         """The caller of the request. CWM-2004 if the handle is not this principal's, CWM-1003 if it is malformed.
 
         Over stdio the connection is the agent session.
         """
-        return await self.caller_of(context, *await self.asking(context), handle)
+        return await self.caller_of(context, *await self.asking(context))
 
     async def caller_of(
-        self, context: Context | None, principal: Principal, agent_session: str | None, handle: str | None
+        self,
+        context: Context | None,
+        principal: Principal,
+        agent_session: str | None,
+        handle: str | None = None,
     ) -> CallerOf:
         """As :meth:`caller`, with the results of an earlier :meth:`asking`."""
         request = None if context is None else context.request
@@ -89,18 +99,12 @@ class Agency:
         request = None if context is None else context.request
         if request is not None:
             return principal, request.scope.get(AGENT_SESSION)
-        return principal, None if context is None else session_of(context)
+        return principal, None if context is None else connection_of(context).state.get(AGENT_SESSION)
 
 
 def connection_of(context: Context) -> Connection:
     """The SDK's connection, which has no public name."""
     return context.session._connection  # noqa: SLF001
-
-
-def session_of(context: Context) -> str | None:
-    """The agent session of a stdio connection."""
-    session_id: str | None = connection_of(context).state.get(AGENT_SESSION)
-    return session_id
 
 
 def sdk_context(request: FastMCPRequestContext | None) -> Context | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from fastmcp.tools import Tool
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 
 from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.principal import Principal
 from cwm.domain.tool_policy import ToolPolicies, ToolPolicy
-from cwm.domain.upstream import Offer
+from cwm.domain.upstream import Offer, OfferKind
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.requests.agent import Agency, Context, counted_session
 
@@ -55,7 +55,7 @@ class ToolCall:
     async def offer(self) -> Offer | None:
         """The upstream's offer of this name to the caller, looked up once. CWM-5003 if the upstream cannot be asked."""
         if not self._offers:
-            self._offers.append(await self._upstreams.tool(await self.caller(), self.name))
+            self._offers.append(await self._upstreams.offer(await self.caller(), OfferKind.TOOLS, self.name))
         return self._offers[0]
 
 
@@ -78,37 +78,31 @@ def tool_call() -> ToolCall:
     return call
 
 
+@dataclass(frozen=True, slots=True)
 class ToolCalls:
     """The outermost middleware of the low-level server: makes the record of each tool call.
 
     The inner layers refuse a call without a principal; the SDK refuses one whose name is not a string.
     """
 
-    def __init__(
-        self,
-        agency: Agency,
-        upstreams: Upstreams,
-        tools: Mapping[str, Tool],
-        policies: Callable[[], ToolPolicies],
-    ) -> None:
-        self._agency = agency
-        self._upstreams = upstreams
-        self._tools = tools
-        self._policies = policies
+    agency: Agency
+    upstreams: Upstreams
+    tools: Mapping[str, Tool]
+    policies: Callable[[], ToolPolicies]
 
-    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         token = _current.set(await self._record(ctx) if ctx.method == _TOOL_CALL else None)
         try:
             return await call_next(ctx)
         finally:
             _current.reset(token)
 
-    async def _record(self, ctx: ServerRequestContext[Any, Any]) -> ToolCall | CwmError | None:
+    async def _record(self, ctx: Context) -> ToolCall | CwmError | None:
         name = (ctx.params or {}).get("name")
         if not isinstance(name, str):
             return None
         try:
-            principal, session = await self._agency.asking(ctx)
+            principal, session = await self.agency.asking(ctx)
         except CwmError as refused:
             return refused
         return ToolCall(
@@ -116,9 +110,9 @@ class ToolCalls:
             principal=principal,
             session=session,
             name=name,
-            own=self._tools.get(name),
-            upstream=self._upstreams.named_by(name),
-            policy=self._policies().of(name),
-            _agency=self._agency,
-            _upstreams=self._upstreams,
+            own=self.tools.get(name),
+            upstream=self.upstreams.named_by(name),
+            policy=self.policies().of(name),
+            _agency=self.agency,
+            _upstreams=self.upstreams,
         )

@@ -9,36 +9,37 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, Final
 
 import structlog
 from fastmcp.exceptions import NotFoundError, ResourceError, ToolError, ValidationError
 from fastmcp.resources import ResourceResult
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware import Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp import MCPError
+from mcp.server.context import HandlerResult
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    CallToolRequestParams,
-    ReadResourceRequestParams,
     TextContent,
 )
+from pydantic import BaseModel
 from pydantic import ValidationError as ArgumentsError
 from pydantic_core import ErrorDetails
 
 from cwm.domain.errors import (
     CwmError,
+    ErrorKind,
     InternalError,
     InvalidParameterError,
     InvalidSessionIdError,
     InvalidWindowNameError,
 )
 from cwm.services.audit.journal import Journal
-from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.agent import Agency, CallContext, NextCall, NextRead, ReadContext, request_of
 from cwm.transport.mcp.requests.call import current_call
 from cwm.transport.mcp.requests.retry_after import tell_limit
 
@@ -85,11 +86,7 @@ class CodedErrors(Middleware):
         self._journal = journal
         self._agency = agency
 
-    async def on_call_tool(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        call_next: CallNext[CallToolRequestParams, ToolResult],
-    ) -> ToolResult:
+    async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         for name, value in (context.message.arguments or {}).items():
             if (fault := unusable([name, value])) is not None:
                 field, kind = _shown(name), _CODED.get(name, InvalidParameterError)
@@ -112,11 +109,7 @@ class CodedErrors(Middleware):
             _log.exception("tool_failed", tool=context.message.name)
             return error_result(coded(failed))
 
-    async def on_read_resource(
-        self,
-        context: MiddlewareContext[ReadResourceRequestParams],
-        call_next: CallNext[ReadResourceRequestParams, ResourceResult],
-    ) -> ResourceResult:
+    async def on_read_resource(self, context: ReadContext, call_next: NextRead) -> ResourceResult:
         try:
             return await call_next(context)
         except ResourceError as failed:
@@ -125,7 +118,7 @@ class CodedErrors(Middleware):
             await self._note(context, "resource", error)
             if isinstance(error, InternalError):
                 _log.exception("resource_failed", uri=str(context.message.uri)[:_LONGEST_NAME])
-            raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from failed
+            raise protocol_error(error) from failed
 
     async def _note(self, context: MiddlewareContext[Any], where: str, error: CwmError) -> None:
         if error.injection is None:
@@ -143,6 +136,30 @@ def error_result(error: CwmError) -> ToolResult:
         meta={META_KEY: body},
         is_error=True,
     )
+
+
+def error_of(result: HandlerResult) -> Mapping[str, Any] | None:
+    """The error object of a failed result, empty if it has none of CWM's; None for a success."""
+    if isinstance(result, BaseModel):
+        failed, meta = getattr(result, "is_error", False), getattr(result, "meta", None)
+    else:
+        failed, meta = (result or {}).get("isError", False), (result or {}).get("_meta")
+    return ((meta or {}).get(META_KEY) or {}) if failed else None
+
+
+def protocol_error(error: CwmError, code: int = INTERNAL_ERROR) -> MCPError:
+    """The error as JSON-RPC error, for methods whose results cannot express a failure."""
+    return MCPError(code, error.message, error.as_dict())
+
+
+@contextmanager
+def protocol_errors(invalid: int = INTERNAL_ERROR) -> Iterator[None]:
+    """Raise a coded error of the block as :func:`protocol_error`; with the code ``invalid`` for a request that is wrong."""
+    try:
+        yield
+    except CwmError as refused:
+        code = invalid if refused.kind is ErrorKind.INVALID else INTERNAL_ERROR
+        raise protocol_error(refused, code) from refused
 
 
 def internal_error() -> InternalError:

@@ -12,23 +12,23 @@ from typing import Any, Final
 from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import Tool, ToolResult
-from mcp import MCPError
-from mcp_types import (
-    INVALID_REQUEST,
-    CallToolRequestParams,
-    ListResourcesRequest,
-    ListResourceTemplatesRequest,
-    ListToolsRequest,
-    ReadResourceRequestParams,
-)
+from mcp_types import INVALID_REQUEST
 
 from cwm.domain.access import NOTHING, AccessScope
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import CwmError, InsufficientScopeError
 from cwm.domain.results import RESULTS_URI
-from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.agent import (
+    Agency,
+    CallContext,
+    Context,
+    NextCall,
+    NextRead,
+    ReadContext,
+    request_of,
+)
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
-from cwm.transport.mcp.requests.errors import RefusedError
+from cwm.transport.mcp.requests.errors import RefusedError, protocol_error
 
 ADMIN: Final = frozenset({AccessScope.ADMIN})
 OF_UPSTREAMS: Final = frozenset({AccessScope.TOOLS_CALL})
@@ -99,11 +99,7 @@ class Permissions(Middleware):
     def __init__(self, agency: Agency) -> None:
         self._agency = agency
 
-    async def on_call_tool(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        call_next: CallNext[CallToolRequestParams, ToolResult],
-    ) -> ToolResult:
+    async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         try:
             call = tool_call()
             await self._agency.admit(call.principal, _needed(call), call.name)
@@ -111,39 +107,25 @@ class Permissions(Middleware):
             raise RefusedError(refused) from refused
         return await call_next(context)
 
-    async def on_read_resource(
-        self,
-        context: MiddlewareContext[ReadResourceRequestParams],
-        call_next: CallNext[ReadResourceRequestParams, ResourceResult],
-    ) -> ResourceResult:
-        try:
-            await self._agency.require(
-                request_of(context), of_resource(str(context.message.uri)), "resources/read"
-            )
-        except InsufficientScopeError as refused:
-            raise protocol_error(refused) from refused
+    async def on_read_resource(self, context: ReadContext, call_next: NextRead) -> ResourceResult:
+        scopes = of_resource(str(context.message.uri))
+        await require(self._agency, request_of(context), scopes, "resources/read")
         return await call_next(context)
 
     async def on_list_tools(
-        self,
-        context: MiddlewareContext[ListToolsRequest],
-        call_next: CallNext[ListToolsRequest, Sequence[Tool]],
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
     ) -> Sequence[Tool]:
         scopes = await self._held(context)
         return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= scopes]
 
     async def on_list_resources(
-        self,
-        context: MiddlewareContext[ListResourcesRequest],
-        call_next: CallNext[ListResourcesRequest, Sequence[Resource]],
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Resource]]
     ) -> Sequence[Resource]:
         scopes = await self._held(context)
         return [each for each in await call_next(context) if of_resource(str(each.uri)) <= scopes]
 
     async def on_list_resource_templates(
-        self,
-        context: MiddlewareContext[ListResourceTemplatesRequest],
-        call_next: CallNext[ListResourceTemplatesRequest, Sequence[ResourceTemplate]],
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[ResourceTemplate]]
     ) -> Sequence[ResourceTemplate]:
         scopes = await self._held(context)
         return [each for each in await call_next(context) if of_resource(each.uri_template) <= scopes]
@@ -159,6 +141,11 @@ def _needed(call: ToolCall) -> frozenset[AccessScope]:
     return of_upstream if call.own is None else ADMIN
 
 
-def protocol_error(refused: InsufficientScopeError) -> MCPError:
-    """The error as JSON-RPC error, for methods whose results cannot express a failure."""
-    return MCPError(INVALID_REQUEST, refused.message, refused.as_dict())
+async def require(
+    agency: Agency, context: Context | None, needed: frozenset[AccessScope], method: str
+) -> None:
+    """As :meth:`Agency.admit`, for the principal that makes the request; raises a JSON-RPC error."""
+    try:
+        await agency.admit(await agency.principal(context), needed, method)
+    except InsufficientScopeError as refused:
+        raise protocol_error(refused, INVALID_REQUEST) from refused

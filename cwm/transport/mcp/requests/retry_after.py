@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from mcp.server.context import ServerRequestContext
 from starlette.types import Message, Send
 
 from cwm.domain.errors import CwmError, LimitError
+from cwm.transport.mcp.requests.agent import Context
 
 REFUSED: Final = "cwm.refused"
 """Key of the ASGI scope with the request's ``Refused``."""
@@ -51,9 +51,7 @@ class Refused:
         return {**head, "headers": headers, "status": _TOO_MANY if self.as_429 else head["status"]}
 
 
-def tell_limit(
-    context: ServerRequestContext[Any, Any] | None, error: CwmError, *, as_429: bool = False
-) -> None:
+def tell_limit(context: Context | None, error: CwmError, *, as_429: bool = False) -> None:
     """Set ``Retry-After`` on the HTTP answer, if there is one and ``error`` is a limit's."""
     request = None if context is None else context.request
     if not isinstance(error, LimitError) or request is None:

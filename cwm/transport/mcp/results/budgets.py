@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware import Middleware
 from fastmcp.tools import ToolResult
-from mcp_types import SERVER_INFO_META_KEY, CallToolRequestParams, CallToolResult
+from mcp_types import SERVER_INFO_META_KEY, CallToolResult
 from mcp_types.version import is_version_at_least
 
 from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.json_text import compact_json
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.upstream import UpstreamError
 from cwm.services.agents.context_manager import ContextManager
 from cwm.services.results.answers import ToolAnswer
 from cwm.services.results.delivery import Call, Delivery, Shown, Weighed
-from cwm.services.results.preview.fitting import dumped
 from cwm.services.results.preview.plain import plain_preview
 from cwm.services.results.references import ByReference, have_reference
 from cwm.services.upstreams.upstreams import CallerOf
 from cwm.transport.mcp.contract.tool import whole
-from cwm.transport.mcp.requests.agent import Context
+from cwm.transport.mcp.requests.agent import CallContext, Context, NextCall
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 from cwm.transport.mcp.results.preview_notes import META_KEY, link, meta, note
@@ -48,11 +48,7 @@ class ResultBudgets(Middleware):
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
-    async def on_call_tool(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        call_next: CallNext[CallToolRequestParams, ToolResult],
-    ) -> ToolResult:
+    async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         if not self._delivery.budgets.enabled:
             return await call_next(context)
         record = tool_call()
@@ -69,12 +65,7 @@ class ResultBudgets(Middleware):
             logging.getLogger(__name__).exception("the budget of %s failed", record.name)
             return self._uncounted(call, result)
 
-    async def _lowered(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        agent: ContextManager,
-        policy: ToolPolicy,
-    ) -> MiddlewareContext[CallToolRequestParams]:
+    async def _lowered(self, context: CallContext, agent: ContextManager, policy: ToolPolicy) -> CallContext:
         """Lower ``max_tokens`` of result_read and result_query to what the budget has left."""
         message = context.message
         arguments = dict(message.arguments or {})
@@ -101,7 +92,7 @@ class ResultBudgets(Middleware):
         """For a result that could not be counted. Unchanged if its bytes fit: no text has more tokens than bytes."""
         limit = call.policy.max_tokens
         answer = _answer(result, with_structured=True)
-        size = len(dumped([answer.content, answer.structured]).encode())
+        size = len(compact_json([answer.content, answer.structured]).encode())
         if limit is None or size <= limit or call.tool in _FOLLOW_UPS:
             return result
         refusal = InternalError("The gateway failed to count it.")
@@ -118,7 +109,7 @@ class ResultBudgets(Middleware):
         by_reference = self._delivery.budgets.some_take_references
         content = [*outcome.preview.content, note(outcome, weight.tokens, by_reference=by_reference)]
         if outcome.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
-            content.append(link(outcome.kept))
+            content.append(link(outcome.kept.result))
         is_error = _marked_as_error(content, result, outcome)
         answer_sent = ToolAnswer(content, outcome.preview.structured, is_error)
         delivered_tokens = await self._delivery.tell(call, weight, answer_sent, kept=outcome.kept is not None)
@@ -133,11 +124,7 @@ class References(Middleware):
         self._by_reference = by_reference
         self._delivery = delivery
 
-    async def on_call_tool(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        call_next: CallNext[CallToolRequestParams, ToolResult],
-    ) -> ToolResult:
+    async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         message = context.message
         if not message.arguments or not have_reference(message.arguments):
             return await call_next(context)

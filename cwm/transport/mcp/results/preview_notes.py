@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cwm.domain.errors import CwmError
 from cwm.domain.preview import Account
-from cwm.domain.results import RESULTS_URI
+from cwm.domain.results import RESULTS_URI, StoredResult
 from cwm.services.results.delivery import Kept, Shown
 from cwm.transport.mcp.contract.render import moment
 
@@ -26,13 +26,13 @@ def note(outcome: Shown, tokens: int, *, by_reference: bool) -> dict[str, Any]:
     return {"type": "text", "text": f"[CWM preview] {outcome.preview.account.line} {text}"}
 
 
-def link(stored: Kept) -> dict[str, Any]:
+def link(stored: StoredResult) -> dict[str, Any]:
     """A resource link under which clients read the whole result."""
     return {
         "type": "resource_link",
         "uri": f"{RESULTS_URI}/{stored.handle}",
         "name": stored.handle,
-        "mimeType": stored.media_type,
+        "mimeType": stored.parts[0].media_type,
         "size": stored.size,
     }
 
@@ -44,9 +44,9 @@ def meta(outcome: Shown, tokens: int, delivered: int) -> dict[str, Any]:
         "account": _account_fields(outcome.preview.account),
     }
     if outcome.kept is not None:
-        fields["handle"] = outcome.kept.handle
+        fields["handle"] = outcome.kept.result.handle
         fields["cursor"] = outcome.kept.cursor
-        fields["expires_at"] = moment(outcome.kept.expires_at)
+        fields["expires_at"] = moment(outcome.kept.result.expires_at)
     if outcome.refusal is not None:
         fields["not_kept"] = outcome.refusal.as_dict()
     return fields
@@ -60,12 +60,13 @@ def _account_fields(account: Account) -> dict[str, Any]:
     }
 
 
-def _how_to_read_on(stored: Kept, tokens: int, *, by_reference: bool) -> str:
-    parts = f" in {stored.parts} parts" if stored.parts > 1 else ""
+def _how_to_read_on(kept: Kept, tokens: int, *, by_reference: bool) -> str:
+    stored = kept.result
+    parts = f" in {len(stored.parts)} parts" if len(stored.parts) > 1 else ""
     until = moment(stored.expires_at.replace(microsecond=0))
     text = (
         f"The whole result ({tokens:,} tokens{parts}) is stored as {stored.handle} until {until}. "
-        f'Read on: result_read {{"cursor": "{stored.cursor}"}}. Find something in it: result_query with that handle '
+        f'Read on: result_read {{"cursor": "{kept.cursor}"}}. Find something in it: result_query with that handle '
         "and jmespath, json_pointer, regex, search, head, tail or count."
     )
     if by_reference:

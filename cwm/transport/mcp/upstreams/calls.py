@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastmcp import Context
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware import Middleware
 from fastmcp.tools import ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
-from mcp_types import CallToolRequestParams, CallToolResult
+from mcp_types import CallToolResult
 
 from cwm.domain.errors import CwmError
 from cwm.domain.upstream import may_repeat, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.shared_answers import Given, SharedAnswers
 from cwm.services.upstreams.upstreams import Upstreams
-from cwm.transport.mcp.requests.agent import meta_of, sdk_context
+from cwm.transport.mcp.requests.agent import CallContext, NextCall, meta_of, sdk_context
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 from cwm.transport.mcp.upstreams.crossing import (
@@ -40,11 +40,7 @@ class UpstreamCalls(Middleware):
         self._upstreams = upstreams
         self._answers = answers
 
-    async def on_call_tool(
-        self,
-        context: MiddlewareContext[CallToolRequestParams],
-        call_next: CallNext[CallToolRequestParams, ToolResult],
-    ) -> ToolResult:
+    async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         call, face = tool_call(), context.fastmcp_context
         if call.upstream is None or face is None:
             return await call_next(context)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -22,7 +21,7 @@ from pydantic import ValidationError
 from cwm.domain.upstream import Offer
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
-from cwm.transport.mcp.requests.agent import meta_of
+from cwm.transport.mcp.requests.agent import Context, meta_of
 from cwm.transport.mcp.requests.errors import unusable
 from cwm.transport.mcp.upstreams.rounds import round_input, takes_rounds, usable_capabilities
 
@@ -49,7 +48,7 @@ def takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
     return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in (schema.get("properties") or {})
 
 
-def forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
+def forwarded(context: Context) -> dict[str, Any]:
     """The request's fields to forward beside its own parameters, without those that describe the client's connection.
 
     Raises MCPError if no upstream can take them.
@@ -82,9 +81,7 @@ def refusal(upstream: str, refused: UpstreamRefusedError) -> MCPError:
     return MCPError(refused.code, f"Upstream {upstream}: {refused}", refused.data)
 
 
-def input_request(
-    context: ServerRequestContext[Any, Any], upstream: str, answer: Mapping[str, Any]
-) -> InputRequiredResult:
+def input_request(context: Context, upstream: str, answer: Mapping[str, Any]) -> InputRequiredResult:
     if not takes_rounds(context):
         raise MCPError(
             INVALID_PARAMS,

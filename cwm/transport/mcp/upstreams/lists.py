@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp_types import (
-    INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     CompleteRequestParams,
     CompleteResult,
+    Completion,
     GetPromptRequestParams,
     GetPromptResult,
-    PaginatedRequestParams,
     PromptReference,
     ReadResourceRequestParams,
     ReadResourceResult,
@@ -23,14 +22,15 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from cwm.domain.errors import CwmError, InsufficientScopeError
+from cwm.domain.errors import CwmError
 from cwm.domain.upstream import Offer, OfferKind, exposed_uri, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.contract.render import moment
-from cwm.transport.mcp.mcp_server import McpFace
-from cwm.transport.mcp.requests.agent import Agency
-from cwm.transport.mcp.requests.permissions import OF_UPSTREAMS, protocol_error
+from cwm.transport.mcp.mcp_server import Handler, McpFace
+from cwm.transport.mcp.requests.agent import Agency, Context
+from cwm.transport.mcp.requests.errors import protocol_error, protocol_errors
+from cwm.transport.mcp.requests.permissions import OF_UPSTREAMS, require
 from cwm.transport.mcp.upstreams.crossing import (
     HANDLE_ARGUMENT,
     forwarded,
@@ -39,7 +39,7 @@ from cwm.transport.mcp.upstreams.crossing import (
     takes_handle,
     valid,
 )
-from cwm.transport.mcp.upstreams.relay import LogLevels, Relay
+from cwm.transport.mcp.upstreams.relay import Relay, set_log_level
 from cwm.transport.mcp.upstreams.rounds import asks_for_input
 
 ABSENT_META: Final = "dev.cwm/absent"
@@ -58,8 +58,7 @@ _LISTS: Final[Mapping[str, tuple[OfferKind, str]]] = {
     "resources/templates/list": (OfferKind.TEMPLATES, "resourceTemplates"),
     "prompts/list": (OfferKind.PROMPTS, "prompts"),
 }
-
-_Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
+_NO_SUGGESTIONS: Final = CompleteResult(completion=Completion(values=[]))
 
 
 class UpstreamLists:
@@ -72,50 +71,28 @@ class UpstreamLists:
 
     def install(self) -> None:
         """Replace FastMCP's handlers; the replacements still call them for CWM's own part."""
+        for method in _LISTS:
+            self._face.replace_handler(method, partial(self._list_handler, method))
+        self._face.replace_handler("resources/read", self._read_handler)
+        self._face.replace_handler("prompts/get", self._prompt_handler)
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
-        own: dict[str, tuple[Any, _Handler]] = {
-            "tools/list": (PaginatedRequestParams, self._face._on_list_tools),  # noqa: SLF001
-            "resources/list": (PaginatedRequestParams, self._face._on_list_resources),  # noqa: SLF001
-            "resources/templates/list": (
-                PaginatedRequestParams,
-                self._face._on_list_resource_templates,  # noqa: SLF001
-            ),
-            "prompts/list": (PaginatedRequestParams, self._face._on_list_prompts),  # noqa: SLF001
-        }
-        for method, (params, handler) in own.items():
-            server.add_request_handler(method, params, self._list_handler(method, handler))
+        server.add_request_handler("completion/complete", CompleteRequestParams, self._complete)
         server.add_request_handler(
-            "resources/read",
-            ReadResourceRequestParams,
-            self._read_handler(self._face._on_read_resource),  # noqa: SLF001
-        )
-        server.add_request_handler(
-            "prompts/get",
-            GetPromptRequestParams,
-            self._prompt_handler(self._face._on_get_prompt),  # noqa: SLF001
-        )
-        server.add_request_handler(
-            "completion/complete",
-            CompleteRequestParams,
-            self._completion_handler(self._face._on_complete),  # noqa: SLF001
+            "logging/setLevel", SetLevelRequestParams, partial(set_log_level, self._agency)
         )
 
-        server.add_request_handler("logging/setLevel", SetLevelRequestParams, LogLevels(self._agency).set)
-
-    def _list_handler(self, method: str, own: _Handler) -> _Handler:
+    def _list_handler(self, method: str, own: Handler) -> Handler:
         kind, field = _LISTS[method]
 
-        async def list_all(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+        async def list_all(context: Context, params: Any) -> Any:
             own_list = await own(context, params)
             if not self._upstreams.names():
                 return own_list
             if not (await self._agency.principal(context)).scopes >= OF_UPSTREAMS:
                 return own_list
             whole_list = own_list.model_dump(by_alias=True, mode="json", exclude_none=True)
-            try:
+            with protocol_errors():
                 offering = await self._upstreams.offering(await self._agency.caller(context), kind)
-            except CwmError as refused:
-                raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
             definitions = [self._definition(context, kind, offer) for offer in offering.offers.values()]
             if offering.absent:
                 whole_list["_meta"] = {**whole_list.get("_meta", {}), ABSENT_META: dict(offering.absent)}
@@ -126,9 +103,7 @@ class UpstreamLists:
 
         return list_all
 
-    def _definition(
-        self, context: ServerRequestContext[Any, Any], kind: OfferKind, offer: Offer
-    ) -> Mapping[str, Any]:
+    def _definition(self, context: Context, kind: OfferKind, offer: Offer) -> Mapping[str, Any]:
         """The offer's definition as the client's version has it. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
         definition = offer.definition
         if kind is not OfferKind.TOOLS:
@@ -143,13 +118,13 @@ class UpstreamLists:
         schema["properties"] = {**(schema.get("properties") or {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
         return {**definition, "inputSchema": schema}
 
-    def _read_handler(self, own: _Handler) -> _Handler:
-        async def read(context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> Any:
+    def _read_handler(self, own: Handler) -> Handler:
+        async def read(context: Context, params: ReadResourceRequestParams) -> Any:
             location = self._upstreams.resource(str(params.uri))
             if location is None:
                 return await own(context, params)
             upstream, uri = location
-            await self._require(context, "resources/read")
+            await require(self._agency, context, OF_UPSTREAMS, "resources/read")
             answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
             if asks_for_input(answer):
                 return input_request(context, upstream, answer)
@@ -160,12 +135,12 @@ class UpstreamLists:
 
         return read
 
-    def _prompt_handler(self, own: _Handler) -> _Handler:
-        async def prompt(context: ServerRequestContext[Any, Any], params: GetPromptRequestParams) -> Any:
+    def _prompt_handler(self, own: Handler) -> Handler:
+        async def prompt(context: Context, params: GetPromptRequestParams) -> Any:
             offer = await self._prompt(context, params.name)
             if offer is None:
                 return await own(context, params)
-            await self._require(context, "prompts/get")
+            await require(self._agency, context, OF_UPSTREAMS, "prompts/get")
             request = {"name": offer.own_name, "arguments": params.arguments or {}}
             answer = await self._ask(context, offer.upstream, "prompts/get", request)
             if asks_for_input(answer):
@@ -178,29 +153,26 @@ class UpstreamLists:
 
         return prompt
 
-    def _completion_handler(self, own: _Handler) -> _Handler:
-        async def complete(context: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> Any:
-            location = await self._reference(context, params.ref)
-            if location is None:
-                return await own(context, params)
-            upstream, ref = location
-            await self._require(context, "completion/complete")
-            request = params.model_dump(
-                by_alias=True, mode="json", exclude_none=True, include={"argument", "context"}
-            )
-            try:
-                answer = await self._ask(context, upstream, "completion/complete", {**request, "ref": ref})
-            except MCPError as refused:
-                if refused.code != METHOD_NOT_FOUND:
-                    raise
-                # CWM declares completion for all upstreams together, so one without it has no suggestions.
-                answer = {"completion": {"values": []}}
-            return valid(CompleteResult, upstream, answer)
-
-        return complete
+    async def _complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
+        location = await self._reference(context, params.ref)
+        if location is None:
+            return _NO_SUGGESTIONS
+        upstream, ref = location
+        await require(self._agency, context, OF_UPSTREAMS, "completion/complete")
+        request = params.model_dump(
+            by_alias=True, mode="json", exclude_none=True, include={"argument", "context"}
+        )
+        try:
+            answer = await self._ask(context, upstream, "completion/complete", {**request, "ref": ref})
+        except MCPError as refused:
+            if refused.code != METHOD_NOT_FOUND:
+                raise
+            # CWM declares completion for all upstreams together, so one without it has no suggestions.
+            return _NO_SUGGESTIONS
+        return valid(CompleteResult, upstream, answer)
 
     async def _reference(
-        self, context: ServerRequestContext[Any, Any], ref: PromptReference | ResourceTemplateReference
+        self, context: Context, ref: PromptReference | ResourceTemplateReference
     ) -> tuple[str, dict[str, str]] | None:
         """The upstream that offers ``ref``, and the reference under its name there; None if no upstream offers it."""
         if isinstance(ref, ResourceTemplateReference):
@@ -209,20 +181,12 @@ class UpstreamLists:
         offer = await self._prompt(context, ref.name)
         return None if offer is None else (offer.upstream, {"type": ref.type, "name": offer.own_name})
 
-    async def _prompt(self, context: ServerRequestContext[Any, Any], name: str) -> Offer | None:
-        try:
-            return await self._upstreams.prompt(await self._agency.caller(context), name)
-        except CwmError as refused:
-            raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
-
-    async def _require(self, context: ServerRequestContext[Any, Any], method: str) -> None:
-        try:
-            await self._agency.require(context, OF_UPSTREAMS, method)
-        except InsufficientScopeError as refused:
-            raise protocol_error(refused) from refused
+    async def _prompt(self, context: Context, name: str) -> Offer | None:
+        with protocol_errors():
+            return await self._upstreams.offer(await self._agency.caller(context), OfferKind.PROMPTS, name)
 
     async def _ask(
-        self, context: ServerRequestContext[Any, Any], upstream: str, method: str, params: Mapping[str, Any]
+        self, context: Context, upstream: str, method: str, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Send a request that may be repeated, as it only reads. Its failures are JSON-RPC errors, the only form here."""
         try:
@@ -241,4 +205,4 @@ class UpstreamLists:
         except UpstreamRefusedError as refused:
             raise refusal(upstream, refused) from refused
         except CwmError as refused:
-            raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+            raise protocol_error(refused) from refused

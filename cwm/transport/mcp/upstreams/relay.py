@@ -7,10 +7,10 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from fastmcp import Context
-from mcp.server.context import ServerRequestContext
 from mcp_types import (
     LOG_LEVEL_META_KEY,
     EmptyResult,
@@ -23,6 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cwm.services.agents.context_manager import ContextManager
 from cwm.transport.mcp.requests.agent import Agency, meta_of
+from cwm.transport.mcp.requests.agent import Context as Request
 from cwm.transport.mcp.requests.errors import unusable
 
 _LEVELS: Final[tuple[str, ...]] = get_args(LoggingLevel)
@@ -30,35 +31,32 @@ _UNASKED_LEVEL: Final = "error"
 _STORED_AS: Final = "log_level"
 
 
+@dataclass(slots=True)
 class Relay:
-    """Forwards in order, and before the answer. Clients of the handshake era say for their session what they want logged."""
+    """Forwards in order, and before the answer. Clients of the handshake era say for their session what they want logged.
 
-    def __init__(
-        self,
-        request: ServerRequestContext[Any, Any],
-        upstream: str,
-        agent: ContextManager,
-        progress: Context | None = None,
-    ) -> None:
-        self._request = request
-        self._upstream = upstream
-        self._agent = agent
-        self._progress = progress
-        # FastMCP takes the recipient from the running context, which is not the caller's when a stdio upstream reports.
-        self._context = contextvars.copy_context()
-        self._last: asyncio.Task[None] | None = None
+    ``recipient`` gets the progress. FastMCP takes it from the running ``_context``, which is not the caller's when a
+    stdio upstream reports.
+    """
+
+    request: Request
+    upstream: str
+    agent: ContextManager
+    recipient: Context | None = None
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _last: asyncio.Task[None] | None = None
 
     @property
     def wants_logs(self) -> bool:
         """Whether the client may want messages: one of 2026-07-28 says so with each request."""
-        return self._request.protocol_version not in MODERN_PROTOCOL_VERSIONS or self._requested is not None
+        return self.request.protocol_version not in MODERN_PROTOCOL_VERSIONS or self._requested is not None
 
     @property
     def _requested(self) -> Any:
-        return meta_of(self._request).get(LOG_LEVEL_META_KEY)
+        return meta_of(self.request).get(LOG_LEVEL_META_KEY)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        recipient = self._progress
+        recipient = self.recipient
         if recipient is not None and math.isfinite(progress):
             await asyncio.wait(
                 {self._after_the_last(lambda: recipient.report_progress(progress, total, message))}
@@ -80,34 +78,27 @@ class Relay:
         lowest = await self._lowest_level()
         if lowest not in _LEVELS or _LEVELS.index(level) < _LEVELS.index(lowest):
             return
-        name = self._upstream if logger is None else f"{self._upstream}.{logger}"
+        name = self.upstream if logger is None else f"{self.upstream}.{logger}"
         message = LoggingMessageNotificationParams(level=level, logger=name, data=data)
-        await self._request.session.send_notification(
-            LoggingMessageNotification(params=message), related_request_id=self._request.request_id
+        await self.request.session.send_notification(
+            LoggingMessageNotification(params=message), related_request_id=self.request.request_id
         )
 
     async def _lowest_level(self) -> Any:
         """None if the client wants no messages."""
-        if self._request.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        if self.request.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return self._requested
-        return (await self._agent.store.recall(self._agent.key)).get(_STORED_AS, _UNASKED_LEVEL)
+        return (await self.agent.store.recall(self.agent.key)).get(_STORED_AS, _UNASKED_LEVEL)
 
 
-class LogLevels:
-    """Handles ``logging/setLevel``: any replica knows the level of an agent session."""
-
-    def __init__(self, agency: Agency) -> None:
-        self._agency = agency
-
-    async def set(
-        self, context: ServerRequestContext[Any, Any], params: SetLevelRequestParams
-    ) -> EmptyResult:
-        agent = (await self._agency.caller(context)).agent
-        previous = (await agent.store.recall(agent.key)).get(_STORED_AS)
-        await agent.store.remember(
-            agent.key, _STORED_AS, params.level, instead_of=previous, anew=agent.agent_session is None
-        )
-        return EmptyResult()
+async def set_log_level(agency: Agency, context: Request, params: SetLevelRequestParams) -> EmptyResult:
+    """Handle ``logging/setLevel``: any replica knows the level of an agent session."""
+    agent = (await agency.caller(context)).agent
+    previous = (await agent.store.recall(agent.key)).get(_STORED_AS)
+    await agent.store.remember(
+        agent.key, _STORED_AS, params.level, instead_of=previous, anew=agent.agent_session is None
+    )
+    return EmptyResult()
 
 
 async def _report(previous: asyncio.Task[None] | None, report: Callable[[], Awaitable[None]]) -> None:

@@ -246,7 +246,7 @@ async def test_what_another_server_of_that_name_answered_is_not_shared(
         if gone_between:
             await upstreams.configure([])
         await upstreams.configure([new.spec("notes")])
-        await upstreams._roster.background.settled()
+        await upstreams.roster.background.settled()
         assert SHARED not in (await agent.call("notes_echo", {"message": "hi"})).meta
         assert SHARED in (await agent.call("notes_echo", {"message": "hi"})).meta
         assert (host.seen.calls["echo"], new.seen.calls["echo"]) == (1, 1)
