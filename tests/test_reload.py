@@ -51,7 +51,7 @@ def applied_of(log: Iterator[dict[str, Any]]) -> list[str]:
 def test_each_change_is_told_counted_and_kept_apart_from_what_needs_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "cwm.yaml"
     with serving(tmp_path) as (url, log):
-        config.write_text("upstreams: {docs: {command: x}}\nhttp: {port: 9}\n")
+        config.write_text("upstreams: {docs: {command: x, args: [--api-key=hunter2]}}\nhttp: {port: 9}\n")
         applied = applied_of(log)
         waits = next(entry for entry in log if entry["event"] == "settings_changed")
         config.write_text("upstreams: {docs: {}}\n")
@@ -66,7 +66,7 @@ def test_each_change_is_told_counted_and_kept_apart_from_what_needs_a_restart(tm
     audited = {event["outcome"]: event["details"] for event in json.loads(listed)["records"]}
     assert audited["waits"] == {"http.port": {"before": "8700", "after": "9"}}
     assert audited["applied"]["upstreams.docs"]["before"] == ""
-    assert "name='docs'" in audited["applied"]["upstreams.docs"]["after"]
+    assert "command=('x', '--api-key=[hidden]')" in audited["applied"]["upstreams.docs"]["after"]
     assert 'cwm_events_total{event="config_reload_refused"} 1.0' in metrics
 
 

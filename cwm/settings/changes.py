@@ -14,7 +14,7 @@ from cwm.settings.upstreams import UPSTREAMS
 
 MASK: Final = "[hidden]"
 _MOST_CHARS: Final = 400
-# A shorter value of a variable is hardly a secret, and its letters are in every word.
+# A shorter value is hardly a secret, and its letters are in every word.
 _SHORTEST: Final = 4
 
 
@@ -33,7 +33,7 @@ class SettingChange:
 
 def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[SettingChange]:
     """The changes of upstreams, budgets and policies, one by one, and of the settings ``names`` (``group.field``)."""
-    secrets = sorted(old.secrets() | new.secrets() | _variables(new), key=len, reverse=True)
+    secrets = sorted(old.secrets() | new.secrets(), key=len, reverse=True)
     return [
         SettingChange(name, *(_masked(text, secrets) for text in _texts(before, after)))
         for name, before, after in (
@@ -43,12 +43,6 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
             *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
         )
     ]
-
-
-def _variables(settings: Settings) -> frozenset[str]:
-    """The values of environment variables in upstreams."""
-    environ = settings.reading.environ if settings.reading else {}
-    return frozenset(value for name in settings.upstream_variables if (value := environ.get(name)))
 
 
 def _setting(settings: Settings, name: str) -> Any:

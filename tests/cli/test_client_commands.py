@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,11 +22,14 @@ from threading import Thread
 import httpx2
 import pytest
 
+from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.cli.gateway.client import ToolRefusedError, call_tool
 from cwm.cli.gateway.retries import repeated, seconds_of
 from tests.adapters.http.test_sockets import peer
 from tests.certificates import certified
 from tests.cli.command import cwm, environment, refused, serving
+from tests.contracts.nouns import a_session, freeze
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +37,18 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving(tmp_path_factory.mktemp("gateway")) as (url, _):
+        yield url
+
+
+@pytest.fixture
+async def stocked(sqlite_url: str, tmp_path: Path) -> AsyncIterator[str]:
+    """A gateway whose registry has a window, the session that it was frozen from, and another one with metadata."""
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
+    await freeze(registry, "w", tenant="default")
+    await registry.add_session(a_session("s", "default", metadata={"ticket": 42}), ())
+    await database.dispose()
+    with serving(tmp_path) as (url, _):
         yield url
 
 
@@ -202,6 +217,15 @@ def test_a_filter_that_leaves_nothing_does_not_say_that_there_is_nothing(
     gateway: str, tmp_path: Path, command: tuple[str, ...], said: str
 ) -> None:
     assert cwm(tmp_path, *command, "--url", gateway).stdout == said
+
+
+async def test_a_deleted_window_says_what_became_of_its_session(stocked: str, tmp_path: Path) -> None:
+    lines = cwm(tmp_path, "windows", "delete", "w", "--yes", "--url", stocked).stdout.splitlines()
+    assert lines == ["Deleted window w: 0 blocks, 0 B freed.", "Its session of-w stays: expired."]
+
+
+async def test_the_metadata_of_a_session_is_shown(stocked: str, tmp_path: Path) -> None:
+    assert '{"ticket": 42}' in cwm(tmp_path, "sessions", "show", "s", "--url", stocked).stdout
 
 
 def test_json_is_the_tool_s_own_answer(gateway: str, tmp_path: Path) -> None:

@@ -337,11 +337,12 @@ async def test_a_frozen_session_outlives_its_last_window_and_can_be_frozen_again
     frozen = await registry.session("acme", source.session_id)
     assert frozen is not None
     assert frozen.state is SessionState.FROZEN
-    await registry.retire_scope("acme", source.salt_scope)
+    successor = await registry.retire_scope("acme", source.salt_scope)
     await remove(registry, "copy")
     expired = await registry.session("acme", source.session_id)
     assert expired is not None
-    assert (expired.state, expired.updated_at) == (SessionState.EXPIRED, LATER)
+    assert (expired.state, expired.salt_scope) == (SessionState.EXPIRED, successor)
+    assert expired.updated_at == LATER
     assert await registry.session_tokens("acme", source.session_id) == IDS
     again = a_window("again", session_id=source.session_id, salt_scope=expired.salt_scope)
     await registry.begin_freeze(again, IDS, expired.revision)

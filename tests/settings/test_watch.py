@@ -416,7 +416,7 @@ async def test_what_could_not_be_applied_is_told_and_tried_with_the_next_change(
 
 
 async def test_changed_settings_are_logged_with_what_was_and_what_is_and_secrets_masked(config: Path) -> None:
-    docs = "upstreams: {{docs: {{url: 'https://docs.test/{path}', headers: {{X-Key: {key}}}}}}}\n"
+    docs = "upstreams: {{docs: {{url: 'https://docs.test/{path}', headers: {{X-Key: {key}, X-V: '1'}}}}}}\n"
     save(config, docs.format(path="v1", key="first-key"))
     current = load({}, config)
     async with watching(config, current) as heard:

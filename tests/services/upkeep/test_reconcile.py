@@ -299,12 +299,25 @@ async def test_what_reconciliation_does_is_audited_under_the_session_or_window_t
     await cwm.open_session(ANN, "empty")
     cwm.clock.at += timedelta(seconds=90)
     await cwm.reconcile()
-    about = {
-        event.event: (event.window_name, event.session_id) for event in await cwm.audit.events("acme", 10)
-    }
+    events = {event.event: event for event in await cwm.audit.events("acme", 10)}
+    about = {name: (event.window_name, event.session_id) for name, event in events.items()}
     assert about["reconcile.delete_window"] == ("w1", None)
     assert about["reconcile.expire_session"] == (None, "empty")
+    assert events["reconcile.delete_window"].details["detail"].endswith("; its session s1 is expired")
     await cwm.settle()
+
+
+async def test_what_is_owed_of_a_deleted_session_is_audited_under_that_session(
+    crashed: Gateway, looking: Gateway
+) -> None:
+    await crashed.session()
+    crashed.kv_tier.away = True
+    await crashed.end_session(ANN, "s1")
+    crashed.kv_tier.away = False
+    assert told(await looking.reconcile()) == [("release", "s1", StepOutcome.DONE)]
+    events = {event.event: event for event in await looking.audit.events("acme", 10)}
+    release = events["reconcile.release"]
+    assert (release.session_id, release.window_name) == ("s1", None)
 
 
 async def test_a_loss_that_is_told_is_mended_in_the_background(cwm: Gateway) -> None:

@@ -414,7 +414,8 @@ async def test_what_a_tenant_does_to_its_windows_its_agents_hear_and_no_others(
         assert (await own.message())["params"]["uri"] == "cwm://windows"
         assert (await agent.call("window_clone", clone)).is_error
         assert (await agent.call("window_delete", {"window_name": "branch", "delete_blocks": False})).value
-        assert (await own.message())["params"]["uri"] == "cwm://windows"
+        told = [(await own.message())["params"]["uri"] for _ in range(2)]
+        assert told == ["cwm://windows", "cwm://sessions"], "the last window of a session changes it, too"
         await publish(gateway, ChangeKind.RESOURCE, "cwm://sessions")
         assert (await own.message())["params"]["uri"] == "cwm://sessions"
         assert (await foreign.message())["params"]["uri"] == "cwm://sessions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
+from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.contracts.nouns import LATER, NOW, a_session, a_window, clone, freeze
 from tests.transport.mcp.gateway import Agent, Gateway, ToolReply, fastmcp_agent, sdk_agent
+from tests.transport.mcp.gateway import gateway as running_gateway
+from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 
@@ -202,7 +206,7 @@ async def test_a_resource_that_lists_has_pages_that_show_each_once(
         created = NOW + timedelta(hours=number)
         await registry.add_session(a_session(f"s{number}", agent.tenant, created_at=created), ())
     seen, uri = list[str](), f"cwm://{noun}"
-    while uri:
+    while uri and len(seen) < 4:
         (content,) = await agent.client.read_resource(uri)
         page = json.loads(content.text)
         seen += [each.get("id") or each["name"] for each in page[noun]]
@@ -231,12 +235,27 @@ async def test_a_window_without_blocks_names_no_tier_and_says_why(gateway: Gatew
     await freeze(registry, "small", tenant=agent.tenant)
     await registry.add_session(a_session("s", agent.tenant), range(1000, 1070))
     await registry.begin_freeze(a_window("pending", agent.tenant, session_id="s"), range(1000, 1070), 0)
-    for name in ("small", "pending"):
+    window = await freeze(registry, "again", "aa", tenant=agent.tenant)
+    await registry.store_again(window, "acme#1", "salt-2", window.identity, LATER, pinned=True)
+    for name in ("small", "pending", "again"):
         status = (await agent.call("window_status", {"window_name": name})).value
         assert "storage_tier" not in status["kv_cache"]
         assert ("shorter than one block" in status.get("warning", "")) is (name == "small")
     listed = (await agent.call("window_list")).value["windows"]
     assert all("storage_tier" not in window for window in listed)
+
+
+async def test_a_freeze_without_blocks_names_no_tier_and_says_why(tmp_path: Path, era: str) -> None:
+    async with (
+        fake_vllm() as vllm,
+        running_gateway(tmp_path, engine=settings_for(vllm.url)) as running,
+        fastmcp_agent(running.url, era, "acme") as agent,
+    ):
+        assert not (await agent.call("session_create", {"session_id": "s"})).is_error
+        await running.parts.base.registry.record_turn("acme", "s", (1, 2, 3), LATER)
+        frozen = (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).value
+    assert "storage_tier" not in frozen
+    assert "no LMCache" in frozen["warning"]
 
 
 async def test_the_metadata_of_a_session_can_be_read_back_without_what_is_cwms_own(
