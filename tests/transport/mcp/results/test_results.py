@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
 from tests.adapters.vllm.fake_vllm import fake_vllm
-from tests.contracts.nouns import LATER, NOW, a_session, a_window, clone, freeze
+from tests.contracts.nouns import LATER, NOW, a_session, a_window, clone, freeze, recorded
 from tests.transport.mcp.gateway import Agent, Gateway, ToolReply, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.openai.gateway import settings_for
@@ -252,7 +252,7 @@ async def test_a_freeze_without_blocks_names_no_tier_and_says_why(tmp_path: Path
         fastmcp_agent(running.url, era, "acme") as agent,
     ):
         assert not (await agent.call("session_create", {"session_id": "s"})).is_error
-        await running.parts.base.registry.record_turn("acme", "s", (1, 2, 3), LATER)
+        await recorded(running.parts.base.registry, "acme", "s", (1, 2, 3), LATER)
         frozen = (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).value
     assert "storage_tier" not in frozen
     assert "no LMCache" in frozen["warning"]
