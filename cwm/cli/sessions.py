@@ -113,6 +113,14 @@ def generate(
 
 
 @app.command()
+def unfreeze(session: SessionId, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Let a frozen session take turns again; its windows stay."""
+    answer = call(url, "session_unfreeze", {"session_id": session})
+    end_with_json(answer, as_json=as_json)
+    print(f"Session {session} is {answer['state']}.")
+
+
+@app.command()
 def delete(
     session: SessionId,
     yes: Annotated[

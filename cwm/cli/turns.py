@@ -1,20 +1,22 @@
-"""``cwm turns …``: reads the turns of a running gateway's sessions."""
+"""``cwm turns …``: works with the turns of a running gateway's sessions."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import end_with_json, print_table
+from cwm.cli.console import FOUND_FAULTS, end_with_json, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
-from cwm.cli.wording import moment
+from cwm.cli.wording import count, moment
 
-app = typer.Typer(no_args_is_help=True, help="List the turns of a session or window, and read what was said.")
+app = typer.Typer(no_args_is_help=True, help="List, read, compare and branch the turns of sessions.")
 
 Session = Annotated[str | None, typer.Argument(help="Id of the session.", metavar="[SESSION]")]
+TurnId = Annotated[str, typer.Argument(help="Id of the turn, from `cwm turns log`.", metavar="TURN")]
 WindowOption = Annotated[str | None, typer.Option("--window", help="A window instead of a session.")]
 
 
@@ -47,17 +49,86 @@ def show(
     window: WindowOption = None,
     turn: Annotated[str | None, typer.Option("--turn", help="A turn instead of a session.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add the token ids, in JSON.")] = False,
+    message_format: Annotated[
+        Literal["text", "openai", "anthropic"],
+        typer.Option("--format", help="text to read, or the messages of an API, in JSON."),
+    ] = "text",
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Print what was said up to a turn; for a session, up to its current one."""
     fields = {"session_id": session, "window_name": window, "turn": turn, "include_tokens": tokens}
+    if message_format == "anthropic":
+        fields["message_format"] = message_format
     answer = call(url, "turn_show", fields)
+    if message_format != "text" and not as_json:
+        end_with_json({name: answer[name] for name in ("system", "messages") if name in answer}, as_json=True)
     end_with_json(answer, as_json=as_json or tokens)
     for message in answer["messages"]:
         print(f"[{message.get('role', '')}]\n{_text(message)}\n")
     if "warning" in answer:
         print(answer["warning"])
+
+
+@app.command()
+def diff(
+    left: Annotated[str, typer.Argument(help="session:ID, window:NAME or turn:ID.", metavar="LEFT")],
+    right: Annotated[str, typer.Argument(help="What to compare it with.", metavar="RIGHT")],
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Compare two contexts, and say what a switch from the first to the second would cost."""
+    answer = call(url, "turn_diff", {"left": left, "right": right})
+    end_with_json(answer, as_json=as_json)
+    predicted = f", a thaw about {answer['thaw_ms']:,.0f} ms" if "thaw_ms" in answer else ""
+    print(
+        f"The first {count(answer['common_tokens'], 'token')} and {count(answer['common_messages'], 'message')} "
+        f"are equal, of {answer['left_tokens']:,} and {answer['right_tokens']:,} tokens.\n"
+        f"A switch computes {count(answer['computed_tokens'], 'token')}{predicted}."
+    )
+    for sign, side in (("-", "left"), ("+", "right")):
+        if message := answer.get(f"{side}_message"):
+            print(f"{sign} [{message.get('role', '')}] {_text(message)}")
+
+
+@app.command()
+def branch(
+    turn: TurnId,
+    session: Annotated[
+        str | None, typer.Option(help="Id of the new session; default: a generated one.")
+    ] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Open a new session at a turn, and print its id. What tools did is not undone."""
+    answer = call(url, "turn_branch", {"turn": turn, "new_session_id": session})
+    end_with_json(answer, as_json=as_json)
+    print(answer["session_id"])
+
+
+@app.command()
+def revert(turn: TurnId, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Make a turn the current one of its session. What tools did is not undone."""
+    answer = call(url, "turn_revert", {"turn": turn})
+    end_with_json(answer, as_json=as_json)
+    print(f"Session {answer['session_id']} is at {turn}: {count(answer['token_count'], 'token')}.")
+
+
+@app.command()
+def delete(
+    turn: TurnId,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation on a terminal.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Delete a turn and every turn that came from it."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete {turn} and what came from it for good?"):
+        raise typer.Exit(FOUND_FAULTS)
+    answer = call(url, "turn_delete", {"turn": turn})
+    end_with_json(answer, as_json=as_json)
+    print(f"Deleted {count(answer['deleted_turns'], 'turn')}.")
 
 
 def _row(turn: Mapping[str, Any], current: str | None) -> tuple[str, ...]:

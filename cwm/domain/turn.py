@@ -8,9 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
+
+_ID_CHARS: Final = 64
 
 
 class TurnState(StrEnum):
@@ -86,3 +90,24 @@ class TurnQuery:
 
     limit: int = 50
     before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSource:
+    """What names a context: exactly one of a session (its current turn), a window and a turn."""
+
+    session_id: str | None = None
+    window_name: str | None = None
+    turn_id: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, field: str) -> TurnSource:
+        """``session:ID``, ``window:NAME`` or ``turn:ID``. CWM-1003 names ``field``."""
+        kind, _, name = text.partition(":")
+        if name and kind == "session":
+            return cls(session_id=require_session_id(name))
+        if name and kind == "window":
+            return cls(window_name=require_window_name(name))
+        if name and kind == "turn":
+            return cls(turn_id=name[:_ID_CHARS])
+        raise InvalidParameterError(f"{field} is session:ID, window:NAME or turn:ID.", field=field)

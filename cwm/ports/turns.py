@@ -40,6 +40,19 @@ class TurnRecords(Protocol):
         no longer live, no longer the one the turn was asked in, or, if given, no longer at ``revision``.
         """
 
+    async def revert(self, turn: Turn, at: datetime) -> Session | None:
+        """Make an ended turn its session's current one, whatever is still in flight. None when the session is not live."""
+
+    async def remove_branch(self, turn: Turn) -> int:
+        """Remove an ended turn and all that came from it, and return how many turns that were.
+
+        Nothing changes with CWM-3004, when one of them is the session's current turn or in a window, and with CWM-3002
+        (retryable) while a turn of the session is in flight.
+        """
+
+    async def unfreeze(self, session: Session, at: datetime) -> Session | None:
+        """Make a frozen session active again; its windows stay. None when it is not frozen, or not that session."""
+
     async def drop_turn(self, turn: Turn) -> None:
         """Forget an asked turn that left no answer. Nothing changes if it ended."""
 

@@ -13,6 +13,8 @@ from cwm.services.results.references import ByReference
 from cwm.services.results.results import Results
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
+from cwm.services.turns.branches import Branches
+from cwm.services.turns.compare import Compare
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.history import History
 from cwm.services.windows.browse import Browse
@@ -27,6 +29,8 @@ class Services:
     open_session: OpenSession
     generate: Generate
     history: History
+    branches: Branches
+    compare: Compare
     freeze: Freeze
     thaw: Thaw
     clone: Clone

@@ -10,6 +10,8 @@ from cwm.adapters.telemetry.logging import set_level
 from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
 from cwm.services.health.inspect import Inspect
+from cwm.services.turns.branches import Branches
+from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
 from cwm.settings import Settings
 from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
@@ -88,10 +90,13 @@ def build_parts(settings: Settings) -> Parts:
         shared_store=base.shared.ping,
         check_seconds=settings.metrics.check_timeout_seconds,
     )
+    history = History(base.registry)
     services = Services(
         open_session=engine_side.open_session,
         generate=engine_side.generate,
-        history=History(base.registry),
+        history=history,
+        branches=Branches(base.registry, base.journal, base.clock),
+        compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,
         clone=engine_side.clone,

@@ -24,6 +24,9 @@ _CHANGED_URIS: Final[Mapping[str, tuple[str, ...]]] = {
     "window_thaw": (SESSIONS_URI,),
     "session_create": (SESSIONS_URI,),
     "session_delete": (SESSIONS_URI,),
+    "session_unfreeze": (SESSIONS_URI,),
+    "turn_branch": (SESSIONS_URI,),
+    "turn_revert": (SESSIONS_URI,),
 }
 """The resources of CWM that an operation changes."""
 _MAX_CHARS: Final = 128

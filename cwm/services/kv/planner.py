@@ -45,6 +45,12 @@ class Planner:
     _trial_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def plan(self, prefix: Prefix) -> Plan:
+        """The plan of a thaw, counted. Never fails."""
+        plan = await self.predict(prefix)
+        self.meter.event(f"thaw_plan_{plan.decision}")
+        return plan
+
+    async def predict(self, prefix: Prefix) -> Plan:
         """Never fails. Without the directory or the records the plan is to load, as on an engine that ignores limits."""
         pace = await self._pace(prefix.identity)
         choice = self.choice
@@ -55,7 +61,6 @@ class Planner:
         if plan is None:
             runs = await self._resident(prefix) if choice is Choice.AUTO else []
             plan = decide(pace, len(prefix.token_ids), runs, stored, choice)
-        self.meter.event(f"thaw_plan_{plan.decision}")
         return plan
 
     def learn(

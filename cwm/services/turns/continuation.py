@@ -13,11 +13,10 @@ from cwm.domain.errors import (
     SessionNotFoundError,
     TurnNotFoundError,
 )
-from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.domain.turn import Turn, TurnState
+from cwm.domain.turn import Turn, TurnSource, TurnState
 from cwm.ports.registry import Registry
 from cwm.services.turns.grow import Grow, Template, template_from
 
@@ -46,22 +45,19 @@ class Continuation:
 
         CWM-1001/1002/1003, 2001, 2002, 2007, 3001, 3002, and those of a thaw.
         """
-        kind, _, name = target.partition(":")
-        if kind == "window" and name:
+        source = TurnSource.parse(target, HEADER)
+        if source.window_name is not None:
             principal.require(_NEEDED)
-            return await self._current(await self.thaw(principal, name, session_id))
-        if kind == "turn" and name:
-            turn = await self.registry.turn(principal.tenant, name)
+            return await self._current(await self.thaw(principal, source.window_name, session_id))
+        if source.turn_id is not None:
+            turn = await self.registry.turn(principal.tenant, source.turn_id)
             if turn is None or turn.state is not TurnState.ENDED:
-                raise TurnNotFoundError(f"There is no recorded turn '{name[:64]}'.", turn=name[:64])
+                raise TurnNotFoundError(f"There is no recorded turn '{source.turn_id}'.", turn=source.turn_id)
             self._require_same(turn.session_id, session_id)
             return Continued(await self._session(principal, turn.session_id), turn)
-        if kind == "session" and name:
-            self._require_same(require_session_id(name), session_id)
-            return await self._current(await self._session(principal, name))
-        raise InvalidParameterError(
-            f"The header {HEADER} is session:ID, window:NAME or turn:ID.", field=HEADER
-        )
+        continued = source.session_id or ""
+        self._require_same(continued, session_id)
+        return await self._current(await self._session(principal, continued))
 
     async def prompt(
         self, continued: Continued, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]

@@ -15,7 +15,9 @@ from cwm.domain.errors import (
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
-from cwm.domain.turn import Message, Turn, TurnQuery, TurnState
+from cwm.domain.session import Session
+from cwm.domain.turn import Message, Turn, TurnQuery, TurnSource, TurnState
+from cwm.domain.window import Window
 from cwm.ports.registry import Registry
 
 MAX_TURNS: Final = 200
@@ -41,12 +43,12 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnSource:
-    """Whose history to read: exactly one of a session, a window and a turn."""
+class Context:
+    """The exact token ids of a context, its messages where they were recorded, and the session it is of."""
 
-    session_id: str | None = None
-    window_name: str | None = None
-    turn_id: str | None = None
+    session: Session
+    token_ids: TokenIds
+    messages: Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,32 @@ class History:
         messages = await self.registry.turn_messages(turn)
         return Transcript(turn, messages, await self.registry.turn_tokens(turn) if tokens else None)
 
+    async def context(self, principal: Principal, of: TurnSource) -> Context:
+        """What ``of`` names, also a window from before CWM kept turns. CWM-1001/1002, 2001, 2002, 2007, 4004."""
+        if of.window_name is not None:
+            window = await self._window(principal, of.window_name)
+            session = await self.registry.session(principal.tenant, window.session_id, any_state=True)
+            snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
+            turn = window.turn_id and await self.registry.turn(principal.tenant, window.turn_id)
+            messages = await self.registry.turn_messages(turn) if turn else []
+            if session is not None:
+                return Context(session, snapshot.token_ids, messages)
+        transcript = await self.show(principal, of, tokens=True)
+        session = await self.registry.session(principal.tenant, transcript.turn.session_id, any_state=True)
+        if session is None:
+            raise TurnNotFoundError("There is no such recorded turn.", turn=transcript.turn.id)
+        return Context(session, transcript.token_ids or (), transcript.messages)
+
+    async def _window(self, principal: Principal, name: str) -> Window:
+        require_window_name(name)
+        window = await self.registry.window(principal.tenant, name)
+        if window is None:
+            raise WindowNotFoundError(f"There is no window '{name}'.", window_name=name)
+        return window
+
     async def _session(self, principal: Principal, of: TurnSource) -> tuple[str, str | None]:
         if of.window_name is not None:
-            require_window_name(of.window_name)
-            window = await self.registry.window(principal.tenant, of.window_name)
-            if window is None:
-                raise WindowNotFoundError(
-                    f"There is no window '{of.window_name}'.", window_name=of.window_name
-                )
+            window = await self._window(principal, of.window_name)
             return window.session_id, window.turn_id
         session_id = require_session_id(of.session_id or "")
         if await self.registry.session(principal.tenant, session_id) is None:

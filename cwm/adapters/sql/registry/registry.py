@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.branches import BranchRecords
 from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
@@ -20,7 +21,14 @@ from cwm.ports.registry import Totals
 
 
 class SqlRegistry(
-    SessionRecords, TurnRecords, FreezeRecords, WindowRecords, ScopeRecords, IntentRecords, UpkeepRecords
+    BranchRecords,
+    SessionRecords,
+    TurnRecords,
+    FreezeRecords,
+    WindowRecords,
+    ScopeRecords,
+    IntentRecords,
+    UpkeepRecords,
 ):
     """The port ``Registry``. Each call is one transaction; the turns and intents that it begins belong to ``holder``."""
 

@@ -48,10 +48,7 @@ def copy_messages(
 def remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
     """Remove the turns of a session and their messages, but for those that a window's transcript consists of."""
     mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
-    rows = {
-        row.id: row
-        for row in connection.execute(select(turns.c.id, turns.c.parent, turns.c.messages).where(mine))
-    }
+    rows = {row.id: row for row in connection.execute(select(turns.c.id, turns.c.parent).where(mine))}
     frozen = select(windows.c.turn_id).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
     kept: set[str] = set()
     for turn_id in connection.execute(frozen).scalars():
@@ -59,9 +56,19 @@ def remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
         while row is not None and row.id not in kept:
             kept.add(row.id)
             row = rows.get(row.parent)
-    digests = {digest for turn_id in kept for digest in rows[turn_id].messages}
     for batch in at_a_time(sorted(rows.keys() - kept)):
         connection.execute(delete(turns).where(mine, turns.c.id.in_(batch)))
+    remove_unsaid(connection, tenant, session_id)
+
+
+def remove_unsaid(connection: Connection, tenant: str, session_id: str) -> None:
+    """Remove the messages of a session that no turn of it refers to any more."""
+    mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
+    digests = {
+        digest
+        for messages in connection.execute(select(turns.c.messages).where(mine)).scalars()
+        for digest in messages
+    }
     said = and_(turn_contents.c.tenant == tenant, turn_contents.c.session_id == session_id)
     stored = set(connection.execute(select(turn_contents.c.digest).where(said)).scalars())
     for batch in at_a_time(sorted(stored - digests)):

@@ -40,6 +40,7 @@ _SNAPSHOT: Final = {"label": "before-refactor", "version": 17, "author": "ann", 
 _VALUE: Final = {"name": "web", "dependencies": {"react": "19.1.0"}}
 _SCOPE: Final = {"scope": "workspace:auth-refactor"}
 
+_MOVED: Final = {"success": True, "session_id": "session_abc123", "turn": "turn_44af", "token_count": 4064}
 _TURN: Final = {
     "id": "turn_7c1e",
     "number": 2,
@@ -284,6 +285,29 @@ EXAMPLES: Final[Mapping[str, Example]] = {
                 {"role": "assistant", "content": "Three modules still use it."},
             ],
         },
+    ),
+    "turn_diff": Example(
+        {"left": "session:session_abc123", "right": "window:my-coding-project"},
+        {
+            "success": True,
+            "left_tokens": 4096,
+            "right_tokens": 4080,
+            "common_tokens": 4032,
+            "common_messages": 6,
+            "left_message": {"role": "user", "content": "Use the new format."},
+            "right_message": {"role": "user", "content": "Keep the old format."},
+            "reused_tokens": 4032,
+            "computed_tokens": 48,
+            "thaw_ms": 210.5,
+        },
+    ),
+    "turn_branch": Example(
+        {"turn": "turn_44af", "new_session_id": "try-redis"}, _MOVED | {"session_id": "try-redis"}
+    ),
+    "turn_revert": Example({"turn": "turn_44af"}, _MOVED),
+    "turn_delete": Example({"turn": "turn_9b20"}, {"success": True, "deleted_turns": 3}),
+    "session_unfreeze": Example(
+        {"session_id": "session_abc123"}, {"success": True, "session_id": "session_abc123", "state": "active"}
     ),
     "session_delete": Example(
         {"session_id": "session_abc123"}, {"success": True, "session_id": "session_abc123"}

@@ -14,6 +14,7 @@ from cwm.domain.window import Window
 from cwm.ports.kv_tier import TierUsage
 from cwm.services.health.inspect import CacheStats, Health
 from cwm.services.results.savings import SavedTokens
+from cwm.services.turns.compare import Difference
 from cwm.services.turns.generate import Generated
 from cwm.services.turns.history import Transcript, TurnLog
 from cwm.services.windows.browse import (
@@ -29,6 +30,7 @@ from cwm.services.windows.freeze import Frozen
 from cwm.services.windows.receipt import Receipt
 from cwm.services.windows.thaw import Thawed
 from cwm.transport.mcp.contract import schemas
+from cwm.transport.mcp.contract.transcripts import anthropic
 
 # Ordered by distance from the engine, the nearest first.
 _TIERS: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
@@ -140,17 +142,38 @@ def turn_log(log: TurnLog) -> schemas.TurnLog:
     return answer
 
 
-def turn_shown(transcript: Transcript) -> schemas.TurnShown:
+def turn_shown(transcript: Transcript, message_format: str = "openai") -> schemas.TurnShown:
     answer: schemas.TurnShown = {
         "success": True,
         "session_id": transcript.turn.session_id,
         "turn": _turn_item(transcript.turn),
         "messages": [message.content for message in transcript.messages],
     }
+    if message_format == "anthropic":
+        answer["system"], answer["messages"] = anthropic(answer["messages"])
     if transcript.token_ids is not None:
         answer["token_ids"] = list(transcript.token_ids)
     if not transcript.messages:
         answer["warning"] = "This context was recorded without messages; include_tokens gives its token ids."
+    return answer
+
+
+def turn_diff(difference: Difference) -> schemas.TurnDiff:
+    answer: schemas.TurnDiff = {
+        "success": True,
+        "left_tokens": difference.left_tokens,
+        "right_tokens": difference.right_tokens,
+        "common_tokens": difference.common_tokens,
+        "common_messages": difference.common_messages,
+        "reused_tokens": difference.reused_tokens,
+        "computed_tokens": difference.computed_tokens,
+    }
+    if difference.left_message is not None:
+        answer["left_message"] = difference.left_message.content
+    if difference.right_message is not None:
+        answer["right_message"] = difference.right_message.content
+    if difference.thaw_ms is not None:
+        answer["thaw_ms"] = round(difference.thaw_ms, 1)
     return answer
 
 

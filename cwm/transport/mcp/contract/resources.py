@@ -13,6 +13,7 @@ from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.results import RESULTS_URI, Part, PartKind
 from cwm.domain.session import LIVE, SessionQuery
+from cwm.domain.turn import TurnSource
 from cwm.domain.window import WindowQuery
 from cwm.services.windows.browse import MAX_PAGE
 from cwm.transport.mcp.contract import render
@@ -21,6 +22,7 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _LONGEST_INDEX: Final = 9
+TURNS_URI: Final = "cwm://turns"
 
 
 async def windows(caller: Caller = CALLER) -> str:
@@ -49,6 +51,12 @@ async def sessions_from(cursor: str | None = None, caller: Caller = CALLER) -> s
     """A further page of cwm://sessions."""
     page = await caller.services.browse.sessions(caller.principal, SessionQuery(LIVE, MAX_PAGE), cursor)
     return json.dumps(render.session_list(page))
+
+
+async def transcript(turn: str, caller: Caller = CALLER) -> str:
+    """What was said up to a turn, in the form of turn_show's answer."""
+    shown = await caller.services.history.show(caller.principal, TurnSource(turn_id=turn))
+    return json.dumps(render.turn_shown(shown))
 
 
 async def stats(caller: Caller = CALLER) -> str:
@@ -84,6 +92,7 @@ def resource_templates() -> list[ResourceTemplate]:
     return [
         _template(f"{WINDOWS_URI}{{?cursor}}", "Page of windows", windows_from, _JSON),
         _template(f"{SESSIONS_URI}{{?cursor}}", "Page of live sessions", sessions_from, _JSON),
+        _template(f"{TURNS_URI}/{{turn}}", "Transcript", transcript, _JSON),
         _template(f"{RESULTS_URI}/{{handle}}", "Stored result", result, _BYTES),
         _template(f"{RESULTS_URI}/{{handle}}/{{part}}", "Part of a stored result", result_part, _BYTES),
     ]

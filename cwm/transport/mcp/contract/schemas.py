@@ -260,6 +260,12 @@ class SessionDeleted(TypedDict):
     session_id: str
 
 
+class SessionUnfrozen(TypedDict):
+    success: bool
+    session_id: str
+    state: SessionState
+
+
 class SessionItem(TypedDict):
     id: str
     model: str
@@ -325,11 +331,37 @@ class TurnShown(TypedDict):
     messages: Annotated[
         list[dict[str, Any]],
         Field(
-            description="As in the OpenAI chat format; a raw prompt and its answer have role prompt and completion"
+            description="In message_format; in OpenAI's a raw prompt has the role prompt, its answer completion"
         ),
     ]
+    system: NotRequired[Annotated[str, Field(description="The system text, in Anthropic's format")]]
     token_ids: NotRequired[list[int]]
     warning: NotRequired[Annotated[str, Field(description="Why there are no messages")]]
+
+
+class TurnDiff(TypedDict):
+    success: bool
+    left_tokens: int
+    right_tokens: int
+    common_tokens: Annotated[int, Field(description="Tokens from the beginning that are equal")]
+    common_messages: int
+    left_message: NotRequired[Annotated[dict[str, Any], Field(description="The first message that differs")]]
+    right_message: NotRequired[dict[str, Any]]
+    reused_tokens: Annotated[int, Field(description="Tokens of right that a switch from left reuses")]
+    computed_tokens: Annotated[int, Field(description="Tokens of right that it computes")]
+    thaw_ms: NotRequired[Annotated[float, Field(description="Predicted time of a thaw of right")]]
+
+
+class TurnMoved(TypedDict):
+    success: bool
+    session_id: str
+    turn: str
+    token_count: int
+
+
+class TurnsDeleted(TypedDict):
+    success: bool
+    deleted_turns: int
 
 
 class SessionCreated(TypedDict):

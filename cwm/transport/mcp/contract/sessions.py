@@ -147,10 +147,23 @@ async def session_delete(
     return {"success": True, "session_id": session_id}
 
 
+async def session_unfreeze(
+    session_id: Annotated[inputs.SessionId, Field(description="Id of a frozen session")],
+    caller: Caller = CALLER,
+) -> schemas.SessionUnfrozen:
+    """Let a frozen session take turns again, under its own id. Its windows stay as they are.
+
+    Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is not frozen.
+    """
+    session = await caller.services.branches.unfreeze(caller.principal, session_id)
+    return {"success": True, "session_id": session.id, "state": "active"}
+
+
 def session_tools() -> list[FunctionTool]:
     return [
         tool(session_create, "Open a session", schemas.SessionCreated),
         tool(session_generate, "Take a turn in a session", schemas.Generated),
         tool(session_list, "List sessions", schemas.SessionList, read_only=True),
+        tool(session_unfreeze, "Continue a frozen session", schemas.SessionUnfrozen),
         tool(session_delete, "Delete a session", schemas.SessionDeleted, destructive=True, idempotent=True),
     ]

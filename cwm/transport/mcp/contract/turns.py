@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastmcp.tools import FunctionTool
 from pydantic import Field
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.services.turns.history import MAX_TURNS, TurnSource
+from cwm.domain.turn import TurnSource
+from cwm.services.turns.history import MAX_TURNS
 from cwm.transport.mcp.contract import inputs, render, schemas
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
@@ -53,6 +54,10 @@ async def turn_show(
         Field(description="Name of a window: the turn that it was frozen at is shown"),
     ] = None,
     include_tokens: Annotated[bool, Field(description="Include the exact token ids of the context")] = False,
+    message_format: Annotated[
+        Literal["openai", "anthropic"],
+        Field(description="The API whose format the messages have; anthropic: the system text is in system"),
+    ] = "openai",
     caller: Caller = CALLER,
 ) -> schemas.TurnShown:
     """Read what was said up to a turn: the messages of its context as the client sent and got them, oldest first.
@@ -65,7 +70,72 @@ async def turn_show(
     """
     source = _source(session_id, window_name, turn)
     shown = await caller.services.history.show(caller.principal, source, tokens=include_tokens)
-    return render.turn_shown(shown)
+    return render.turn_shown(shown, message_format)
+
+
+async def turn_diff(
+    left: Annotated[str, Field(description="session:ID, window:NAME or turn:ID")],
+    right: Annotated[str, Field(description="What to compare it with: session:ID, window:NAME or turn:ID")],
+    caller: Caller = CALLER,
+) -> schemas.TurnDiff:
+    """Compare two contexts: how far they are equal, what comes next in each, and what a switch would cost.
+
+    common_tokens and common_messages are equal from the beginning; left_message and right_message are the first that
+    differ. Going on from right after left, the engine reuses reused_tokens (whole blocks) and computes
+    computed_tokens. thaw_ms predicts a thaw of right from the speeds measured so far; it is left out if nothing was measured.
+
+    Errors: CWM-1001/1002/1003 malformed field; CWM-2001 no such session; CWM-2002 no such window; CWM-2007 no
+    such turn.
+    """
+    sources = TurnSource.parse(left, "left"), TurnSource.parse(right, "right")
+    return render.turn_diff(await caller.services.compare(caller.principal, *sources))
+
+
+async def turn_branch(
+    turn: Annotated[inputs.TurnId, Field(description="Id of the turn to go on from")],
+    new_session_id: Annotated[
+        inputs.SessionId | None, Field(description="Id for the new session; generated if left out")
+    ] = None,
+    caller: Caller = CALLER,
+) -> schemas.TurnMoved:
+    """Open a new session at any turn: it has the turn's exact context and messages, and the old session stays.
+
+    Nothing is asked of the engine. The next turn reuses the KV that the engine and its cache still have; freeze a turn
+    with window_freeze to keep it. Branching does not undo what tools did.
+
+    Errors: CWM-1001/1003 malformed field; CWM-2007 no such turn; CWM-3001 new_session_id is taken.
+    """
+    session = await caller.services.branches.open(caller.principal, turn, new_session_id)
+    return {"success": True, "session_id": session.id, "turn": turn, "token_count": session.token_count}
+
+
+async def turn_revert(
+    turn: Annotated[inputs.TurnId, Field(description="Id of the turn to go back to")],
+    caller: Caller = CALLER,
+) -> schemas.TurnMoved:
+    """Make an earlier turn, or one of a branch, the current turn of its session.
+
+    The turns after it stay in the tree. session_generate and CWM-Continue go on from it; a client that sends the whole
+    conversation again moves the session to where that conversation is. Going back does not undo what tools did.
+
+    Errors: CWM-1003 malformed field; CWM-2007 no such turn; CWM-3002 its session is frozen or expired.
+    """
+    session = await caller.services.branches.revert(caller.principal, turn)
+    return {"success": True, "session_id": session.id, "turn": turn, "token_count": session.token_count}
+
+
+async def turn_delete(
+    turn: Annotated[inputs.TurnId, Field(description="Id of the first turn to delete")],
+    caller: Caller = CALLER,
+) -> schemas.TurnsDeleted:
+    """Delete a turn and every turn that came from it, with what was said in them.
+
+    Branches that were opened elsewhere with turn_branch stay.
+
+    Errors: CWM-1003 malformed field; CWM-2007 no such turn; CWM-3002 a turn of the session is in flight (retryable);
+    CWM-3004 one of them is the current turn or in a window: revert, or delete the window, first.
+    """
+    return {"success": True, "deleted_turns": await caller.services.branches.remove(caller.principal, turn)}
 
 
 def _source(session_id: str | None, window_name: str | None, turn: str | None = None) -> TurnSource:
@@ -80,4 +150,8 @@ def turn_tools() -> list[FunctionTool]:
     return [
         tool(turn_log, "List the turns of a session", schemas.TurnLog, read_only=True),
         tool(turn_show, "Read what was said", schemas.TurnShown, read_only=True),
+        tool(turn_diff, "Compare two contexts", schemas.TurnDiff, read_only=True),
+        tool(turn_branch, "Open a session at a turn", schemas.TurnMoved),
+        tool(turn_revert, "Go back to a turn", schemas.TurnMoved, idempotent=True),
+        tool(turn_delete, "Delete a branch", schemas.TurnsDeleted, destructive=True, idempotent=True),
     ]

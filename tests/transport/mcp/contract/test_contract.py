@@ -20,6 +20,7 @@ from tests.transport.mcp.contract.fields import (
 from tests.transport.mcp.gateway import Agent
 
 READ_ONLY = {
+    "turn_diff",
     "turn_log",
     "turn_show",
     "window_list",
@@ -38,8 +39,13 @@ OURS = {
     "session_create",
     "session_generate",
     "session_delete",
+    "session_unfreeze",
     "turn_log",
     "turn_show",
+    "turn_diff",
+    "turn_branch",
+    "turn_revert",
+    "turn_delete",
     "agent_session_create",
     "agent_session_end",
     "result_read",
@@ -53,6 +59,7 @@ OURS = {
     "context_stats",
 }
 DELETING = {
+    "turn_delete",
     "window_delete",
     "session_delete",
     "agent_session_end",
@@ -143,7 +150,7 @@ async def test_hints_tell_what_reads_what_destroys_and_what_may_be_repeated(tool
     hints = {name: tool.annotations for name, tool in tools.items()}
     assert {n for n, h in hints.items() if h and h.read_only_hint} == READ_ONLY
     assert {n for n, h in hints.items() if h and h.destructive_hint} == DELETING
-    assert {n for n, h in hints.items() if h and h.idempotent_hint} == READ_ONLY | DELETING
+    assert {n for n, h in hints.items() if h and h.idempotent_hint} == READ_ONLY | DELETING | {"turn_revert"}
     assert {n for n, h in hints.items() if h and h.open_world_hint} == set()
 
 
