@@ -86,10 +86,11 @@ class TurnParts:
 
 @dataclass(frozen=True, slots=True)
 class TurnQuery:
-    """At most ``limit`` turns of a session, the newest first, from before ``before`` on (None: from the newest)."""
+    """At most ``limit`` turns of a session, the newest first, with numbers below ``before`` (None: any) and from ``first`` on."""
 
     limit: int = 50
     before: int | None = None
+    first: int = 1
 
 
 @dataclass(frozen=True, slots=True)

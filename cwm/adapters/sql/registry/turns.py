@@ -56,7 +56,11 @@ _CURRENT: Final = (
 )
 _NEWEST: Final = (
     select(*TURN)
-    .where(turns.c.tenant == bindparam("of_tenant"), turns.c.session_id == bindparam("of_id"))
+    .where(
+        turns.c.tenant == bindparam("of_tenant"),
+        turns.c.session_id == bindparam("of_id"),
+        turns.c.number >= bindparam("from_number"),
+    )
     .order_by(turns.c.number.desc())
     .limit(bindparam("most"))
 )
@@ -211,7 +215,12 @@ class TurnRecords:
     @reading
     def turns(self, connection: Connection, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:
         statement = _NEWEST if query.before is None else _NEWEST.where(turns.c.number < query.before)
-        which = {"of_tenant": tenant, "of_id": session_id, "most": query.limit}
+        which = {
+            "of_tenant": tenant,
+            "of_id": session_id,
+            "most": query.limit,
+            "from_number": query.first,
+        }
         return [turn_of(row) for row in connection.execute(statement, which)]
 
     @reading
