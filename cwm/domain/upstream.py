@@ -13,8 +13,10 @@ from cwm.domain.resource_uris import climbs, matches, plainly_matches
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
 """No underscore: in an exposed name, the first underscore ends the upstream's name."""
 
-_OWN_TOOLS: Final = frozenset({"agent", "cache", "context", "get", "health", "result", "session", "window"})
-_OWN_HOSTS: Final = frozenset({"context", "results", "sessions", "stats", "status", "windows"})
+_OWN_TOOLS: Final = frozenset(
+    {"agent", "cache", "context", "get", "health", "result", "session", "turn", "window"}
+)
+_OWN_HOSTS: Final = frozenset({"context", "results", "sessions", "stats", "status", "turns", "windows"})
 RESERVED_NAMES: Final = _OWN_TOOLS | _OWN_HOSTS
 """First words of CWM's own tool names, and the hosts of its own URIs."""
 
