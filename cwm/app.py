@@ -73,7 +73,6 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        redirect_slashes=False,
         # CWM has its own spans, metrics and logs; FastAPI's would duplicate them.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )

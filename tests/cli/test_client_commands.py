@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from threading import Thread
 
 import httpx2
 import pytest
+from fastmcp import Context, FastMCP
+from fastmcp.exceptions import ToolError
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
@@ -29,7 +32,9 @@ from cwm.cli.gateway.retries import repeated, seconds_of
 from tests.adapters.http.test_sockets import peer
 from tests.certificates import certified
 from tests.cli.command import cwm, environment, refused, serving
+from tests.cli.test_hangup import CWM, on_terminal, read_until
 from tests.contracts.nouns import a_session, freeze
+from tests.transport.mcp.gateway import serving as serving_app
 
 pytestmark = pytest.mark.slow
 
@@ -186,13 +191,43 @@ async def test_a_pause_is_never_longer_than_a_minute() -> None:
 
     with pytest.raises(ToolRefusedError):
         await repeated(fails, 9, pauses)
+    assert len(pauses.seconds) == 9
     assert all(30 <= seconds <= 60 for seconds in pauses.seconds[6:])
+
+
+async def test_a_refusal_that_says_when_to_come_again_is_waited_for(gateway: str) -> None:
+    pauses = Pauses()
+    refusal = {"code": "CWM-7001", "message": "No.", "retryable": True, "retry_after_seconds": 42}
+    error = {"code": -32000, "message": "No.", "data": refusal}
+    with before(gateway, 429, error) as proxy, pytest.raises(ToolRefusedError):
+        await repeated(partial(call_tool, proxy, "window_list", {}), 1, pauses)
+    assert pauses.seconds == [42]
+
+
+async def test_a_turn_of_which_text_was_printed_is_not_repeated(tmp_path: Path) -> None:
+    server, turns = FastMCP("breaks off"), list[tuple[str, str, int]]()
+
+    @server.tool
+    async def session_generate(session_id: str, text: str, max_tokens: int, context: Context) -> None:
+        turns.append((session_id, text, max_tokens))
+        await context.report_progress(1, message="Once upon")
+        raise ToolError(json.dumps({"code": "CWM-5001", "message": "Gone.", "retryable": True}))
+
+    async with serving_app(server.http_app()) as url:
+        command = ("sessions", "generate", "s", "--text", "And?", "--max-tokens", "8", "--url", url)
+        with on_terminal(tmp_path, CWM, *command, CWM_CLIENT_RETRIES="1") as (process, terminal):
+            await asyncio.to_thread(read_until, terminal, "Once upon")
+            assert await asyncio.to_thread(process.wait, 60) == 1
+            os.close(terminal)
+    assert (tmp_path / "log").read_text() == "CWM-5001: Gone.\n"
+    assert turns == [("s", "And?", 8)]
 
 
 def test_a_client_command_says_that_it_tries_again_as_often_as_it_is_set(tmp_path: Path) -> None:
     for command in (("windows", "list"), ("reconcile", "--json")):
         run = cwm(tmp_path, *command, CWM_PORT="9", CWM_CLIENT_RETRIES="1")
-        assert run.stderr.count("Trying again in 1 s.") == 1
+        assert "Trying again in 1 s." in run.stderr
+        assert run.stderr.count("Trying again") == 1
         assert run.stderr.splitlines()[-1].startswith("CWM-5001: No CWM gateway answers")
 
 

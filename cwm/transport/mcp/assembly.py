@@ -160,7 +160,6 @@ def mcp_app(face: McpFace) -> StarletteWithLifespan:
         host_origin_protection=False,
         session_idle_timeout="auto",
     )
-    app.router.redirect_slashes = False
     # It would cut off the answers of running calls at the signal; ``end_streams`` ends only the streams of listeners.
     AppStatus.enable_automatic_graceful_drain = False
     # FastMCP sets this from its own environment, and it would publish tracebacks.

@@ -27,6 +27,7 @@ class Behaviour(StrEnum):
     WAITS_BEFORE_FIRST_TOKEN = "waits before the first token"
     WAITS_AFTER_FIRST_TOKEN = "waits after the first token"
     HANGS_UP_WITHOUT_ANSWER = "hangs up without an answer"
+    HANGS_UP_ON_EVERY_REQUEST = "hangs up on every request"
     HANGS_UP_ON_USED_CONNECTIONS = "hangs up on connections used before"
     DIES_MID_STREAM = "dies mid-stream"
     DIES_MID_BODY = "dies mid-body"
@@ -91,6 +92,8 @@ class FakeVllm:
         try:
             while (seen := await _request(reader)) is not None:
                 self.seen.append(seen)
+                if self.behaviour is Behaviour.HANGS_UP_ON_EVERY_REQUEST:
+                    break
                 if used and self.behaviour is Behaviour.HANGS_UP_ON_USED_CONNECTIONS:
                     break
                 used = True

@@ -180,6 +180,16 @@ async def test_a_new_connection_that_dies_is_not_tried_again_for_a_generation(
     assert len(vllm.turns) == 1
 
 
+async def test_what_computes_nothing_is_asked_once_more_when_its_connection_breaks(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.HANGS_UP_ON_EVERY_REQUEST
+    for question in (engine.models(), engine.tokenize(MODEL, "once", add_special_tokens=True)):
+        with pytest.raises(EngineConnectionError):
+            await question
+    assert [seen.target for seen in vllm.seen] == ["/v1/models", "/v1/models", "/tokenize", "/tokenize"]
+
+
 async def test_forwarding_keeps_bytes_and_status_and_drops_what_is_between_two_hops(
     engine: VllmEngine, vllm: FakeVllm
 ) -> None:

@@ -241,9 +241,11 @@ def offering(server: BadServer, name: str) -> None:
     server.sessions.clear()
 
 
-async def test_the_new_list_of_an_upstream_without_streams_that_was_restarted_is_there_for_whoever_asks() -> (
-    None
-):
+async def test_the_new_list_of_an_upstream_without_streams_that_was_restarted_is_there_for_whoever_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Half a second may pass without a list on a busy machine.
+    monkeypatch.setattr("cwm.services.upstreams.link._MOMENT_SECONDS", 60)
     shared = Shared()
     async with bad_server() as server, replica(shared, [server.spec()]) as one:
         caller = await one.caller(None)
@@ -467,7 +469,7 @@ async def test_slow_calls_are_given_up_and_not_repeated() -> None:
             await one.call(caller, "bad_do", repeatable=True)
         with pytest.raises(OutcomeUnknownError):
             await one.call(caller, "bad_do")
-        assert server.methods().count("tools/call") == 2
+        await eventually(lambda: server.methods().count("tools/call") == 2)
 
 
 async def test_callers_never_share_a_session_and_the_upstream_sees_each_as_it_is() -> None:

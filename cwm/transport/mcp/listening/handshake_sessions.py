@@ -143,7 +143,7 @@ class SessionLayer:
             # The SDK sends status 200 before it looks at the message: only the body says whether that failed.
             if head is not None:
                 start, head = head, None
-                if start["status"] < 400 and _has_result(message.get("body", b"")):
+                if _has_result(message.get("body", b"")):
                     try:
                         MutableHeaders(scope=start)[_SESSION_HEADER] = await self.sessions.begin(principal)
                     except CwmError as away:
