@@ -18,9 +18,8 @@ from cwm.stack.redis_url import RedisAddress
 from cwm.stack.runfile import key_of
 
 _CHUNK_TINY = 32
-_CHUNK_CPU = 64
 # Untested: this has not run on a GPU. All of vLLM's CUDA attention backends accept a block size of 64.
-_CHUNK_CUDA = 64
+_CHUNK_USUAL = 64
 _CPU_BLOCK_STEP = 32
 _CUDA_BLOCK_STEP = 16
 _SHM_KEPT_FREE_GB = 0.6  # vLLM's own segments
@@ -201,8 +200,7 @@ def _dtype(wanted: str, device: Device) -> str:
 
 
 def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
-    usual = _CHUNK_CPU if device == "cpu" else _CHUNK_CUDA
-    chunk = wanted or (_CHUNK_TINY if model == TINY else usual)
+    chunk = wanted or (_CHUNK_TINY if model == TINY else _CHUNK_USUAL)
     step = _CPU_BLOCK_STEP if device == "cpu" else _CUDA_BLOCK_STEP
     if chunk % step:
         raise StackError(
