@@ -112,7 +112,6 @@ class EventStreams:
         agents: Agents,
         changes: Changes,
         interest: ResourceInterest,
-        keepalive_seconds: float = KEEPALIVE_SECONDS,
         admit: Admit = lambda _: nullcontext(),
     ) -> None:
         self.sessions = agents.store
@@ -120,7 +119,7 @@ class EventStreams:
         self._agents = agents
         self._changes = changes
         self._interest = interest
-        self._keepalive_seconds = keepalive_seconds
+        self._keepalive_seconds = KEEPALIVE_SECONDS
         self._open: dict[str, set[Stream]] = {}
         self._closed = False
         self._unsubscribe = changes.subscribe(self._on_change)
