@@ -105,7 +105,8 @@ def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, devic
         model=local.model,
         served_name=local.served_model_name,
         max_model_len=local.max_model_len,
-        dtype=_dtype(local.dtype, device),
+        # With float32 a thaw, an uninterrupted run and a recompute always agree; a GPU uses the model's own type.
+        dtype="float32" if local.dtype == "auto" and device == "cpu" else local.dtype,
         chunk_size=chunk_size,
         media_domains=local.media_domains,
         kv_cache_gb=local.kv_cache_gb,
@@ -192,11 +193,6 @@ def l1_size(wanted: float, memory: Memory, spare: float, log: Callable[[str], No
             "larger (docker run --shm-size 4g)."
         )
     return round(size, 3)
-
-
-def _dtype(wanted: str, device: Device) -> str:
-    # With float32 a thaw, an uninterrupted run and a recompute always agree; a GPU uses the model's own type.
-    return "float32" if wanted == "auto" and device == "cpu" else wanted
 
 
 def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
