@@ -33,6 +33,14 @@ _GRAMMAR_PARTS: Final = re.compile(
     rf"|{_CLASS}|[\w-]+|.",
     re.DOTALL,
 )
+_REASONS: Final = {
+    "bytes": "too long",
+    "depth": "nested too deeply",
+    "properties": "too many properties",
+    "patterns": "too many patterns and strings of limited length",
+    "expansion": "repetitions in its patterns multiply too far",
+    "count": "nested counts such as maxItems multiply too far",
+}
 _MOST_DIGITS: Final = 9
 _MOST: Final = 10**12
 
@@ -76,19 +84,21 @@ class _Measure:
 
     def value(self, value: Any, depth: int, count: int) -> None:
         if isinstance(value, dict):
-            self._depth(depth)
+            self._require("depth", depth)
             self._object(value, depth, count)
         elif isinstance(value, list):
-            self._depth(depth)
+            self._require("depth", depth)
             for inner in value:
                 self.value(inner, depth + 1, count)
         else:
             self._bytes(value if isinstance(value, str) else "null")
 
     def _object(self, value: dict[str, Any], depth: int, count: int) -> None:
-        count = self._count(count * _most_counted(value))
+        count *= _most_counted(value)
+        self._require("count", count)
         if isinstance(properties := value.get("properties"), dict):
-            self._properties(len(properties))
+            self.properties += len(properties)
+            self._require("properties", self.properties)
         if not _LENGTHS.isdisjoint(value):
             self._pattern(0)
         for name, inner in value.items():
@@ -109,7 +119,7 @@ class _Measure:
         try:
             inner = json.loads(text)
         except RecursionError:
-            self._refuse("depth", "nested too deeply", self.limits.depth)
+            self._refuse("depth")
         except ValueError:
             return
         self.value(inner, depth + 1, count)
@@ -120,38 +130,26 @@ class _Measure:
 
     def _bytes(self, text: str) -> None:
         self.bytes += len(text.encode("utf-8", "surrogatepass")) + 3
-        if self.bytes > self.limits.bytes:
-            self._refuse("bytes", "too long", self.limits.bytes)
-
-    def _depth(self, depth: int) -> None:
-        if depth > self.limits.depth:
-            self._refuse("depth", "nested too deeply", self.limits.depth)
-
-    def _properties(self, more: int) -> None:
-        self.properties += more
-        if self.properties > self.limits.properties:
-            self._refuse("properties", "too many properties", self.limits.properties)
+        self._require("bytes", self.bytes)
 
     def _pattern(self, size: int) -> None:
         self.patterns += 1
-        if self.patterns > self.limits.patterns:
-            self._refuse("patterns", "too many patterns and strings of limited length", self.limits.patterns)
+        self._require("patterns", self.patterns)
         self.expansion += size
-        if self.expansion > self.limits.expansion:
-            self._refuse("expansion", "repetitions in its patterns multiply too far", self.limits.expansion)
+        self._require("expansion", self.expansion)
 
-    def _count(self, count: int) -> int:
-        if count > self.limits.count:
-            self._refuse("count", "nested counts such as maxItems multiply too far", self.limits.count)
-        return count
+    def _require(self, what: str, reached: int) -> None:
+        if reached > getattr(self.limits, what):
+            self._refuse(what)
 
-    def _refuse(self, what: str, reason: str, limit: int) -> Never:
+    def _refuse(self, what: str) -> Never:
+        limit, setting = getattr(self.limits, what), f"CWM_SCHEMA_{what.upper()}"
         raise InvalidParameterError(
-            f"'{self.field}' would take the engine too long to compile: {reason}. The limit is {limit} "
-            f"(CWM_SCHEMA_{what.upper()}); simplify it.",
+            f"'{self.field}' would take the engine too long to compile: {_REASONS[what]}. The limit is {limit} "
+            f"({setting}); simplify it.",
             field=self.field,
             limit=limit,
-            setting=f"CWM_SCHEMA_{what.upper()}",
+            setting=setting,
         )
 
 

@@ -67,7 +67,8 @@ class Speeds:
         """Add ``new`` observations; keep the latest 5 of each kind. Observations without a valid time are dropped."""
         latest: list[Observation] = []
         counts: Counter[tuple[str | None, int]] = Counter()
-        for observation in reversed((*self.observations, *(o for o in new if _is_timed(o)))):
+        timed = (o for o in new if math.isfinite(o.ms) and o.ms > 0)
+        for observation in reversed((*self.observations, *timed)):
             counts[observation.kind] += 1
             if counts[observation.kind] <= _PER_KIND:
                 latest.append(observation)
@@ -83,10 +84,6 @@ class Speeds:
             return cls(tuple(Observation(*observation) for observation in data["observations"]))
         except (KeyError, TypeError):
             return cls()
-
-
-def _is_timed(observation: Observation) -> bool:
-    return math.isfinite(observation.ms) and observation.ms > 0
 
 
 @dataclass(frozen=True, slots=True)

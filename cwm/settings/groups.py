@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, get_args, get_type_hints
+from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
@@ -17,11 +19,13 @@ from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verificati
 from cwm.settings.fields import Group
 from cwm.settings.front import Http, Limits, Security
 from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
-from cwm.settings.secrets import passwords, secrets_of
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 from cwm.settings.turns import Turns
 
 ENV_PREFIX: Final = "CWM_"
+
+_SCHEME: Final = re.compile(r"^(?:bearer|basic|token)\s+", re.IGNORECASE)
+_NAMED_SO: Final = re.compile(r"secret|token|passw|key|credential|auth", re.IGNORECASE)
 
 
 def is_secret(spec: FieldInfo) -> bool:
@@ -98,7 +102,7 @@ class Settings:
         values = [value for title in GROUPS for _, value in getattr(self, title)]
         secret = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
         plain = {value for value in values if isinstance(value, str)}
-        return frozenset(secret | passwords(secret | plain) | secrets_of(self.upstreams))
+        return frozenset(secret | _passwords(secret | plain) | _secrets_of(self.upstreams))
 
 
 GROUPS: Final[Mapping[str, type[Group]]] = {
@@ -107,3 +111,30 @@ GROUPS: Final[Mapping[str, type[Group]]] = {
     if isinstance(hint, type) and issubclass(hint, Group)
 }
 """The groups of settings, each under its name in :class:`Settings`, which is also its key in ``cwm.yaml``."""
+
+
+def _passwords(urls: Iterable[str]) -> set[str]:
+    """Passwords inside URLs, both as written and percent-decoded."""
+    values = set()
+    for url in urls:
+        try:
+            password = urlsplit(url).password
+        except ValueError:
+            continue
+        if password:
+            values |= {password, unquote(password)}
+    return values
+
+
+def _secrets_of(upstreams: Iterable[UpstreamSpec]) -> set[str]:
+    """All headers and token exchange secrets.
+
+    Of the environment of stdio upstreams, the variables named like secrets.
+    """
+    values = set()
+    for spec in upstreams:
+        values |= {_SCHEME.sub("", value) for value in spec.headers.values()}
+        values |= {value for name, value in spec.env.items() if _NAMED_SO.search(name)}
+        if spec.exchange is not None:
+            values.add(spec.exchange.client_secret)
+    return values

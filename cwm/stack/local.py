@@ -22,7 +22,7 @@ from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
 from cwm.stack.part import Hooks, Part, Recipe
 from cwm.stack.plan import StackPlan, plan_from_settings
-from cwm.stack.ports import LOOPBACK, PortLostError, Ports, ReservedPorts, machine_locks
+from cwm.stack.ports import LOOPBACK, PortLostError, ReservedPorts, machine_locks
 from cwm.stack.private_files import keyring, write_private_json
 from cwm.stack.redis_url import RedisAddress
 from cwm.stack.room import Room
@@ -216,7 +216,9 @@ class LocalStack:
         for folder in ("valkey", "coordinator", "kv"):
             (self.plan.storage_path / folder).mkdir(parents=True, exist_ok=True)
         undo.push_async_callback(self._health.close)
-        self._runfile.begin(self._facts(commands.ports), self.plan.temporary)
+        urls = {"vllm": self.vllm_url, "lmcache": self.lmcache_url, "coordinator": self.coordinator_url}
+        facts = {"storage_path": str(self.storage_path), "model": self.model_root, "urls": urls}
+        self._runfile.begin({**facts, "ports": commands.ports.as_dict()}, self.plan.temporary)
         undo.callback(self._runfile.remove)
         undo.callback(shm.unlink_lmcache_pool, self.plan.key)
         if self.plan.redis and not await redis_answers(self.plan.redis):
@@ -248,15 +250,6 @@ class LocalStack:
         # start is stopped too.
         undo.push_async_callback(part.stop)
         await part.start()
-
-    def _facts(self, ports: Ports) -> dict[str, object]:
-        urls = {"vllm": self.vllm_url, "lmcache": self.lmcache_url, "coordinator": self.coordinator_url}
-        return {
-            "storage_path": str(self.storage_path),
-            "model": self.model_root,
-            "urls": urls,
-            "ports": ports.as_dict(),
-        }
 
     def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
         health = self._health

@@ -57,7 +57,8 @@ async def prepare_model(
     else:
         folder = _existing(wanted)
         return Model(folder, folder.name, _longest_context(folder))
-    folder = await builder.once(f"{wanted}-{_short_hash(script)}", title, build(script))
+    version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
+    folder = await builder.once(f"{wanted}-{version}", title, build(script))
     return Model(folder, wanted, _longest_context(folder))
 
 
@@ -110,10 +111,6 @@ def _config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise StackError(f"{folder / 'config.json'} does not hold a model's configuration.")
     return config
-
-
-def _short_hash(script: Path) -> str:
-    return hashlib.sha256(script.read_bytes()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)

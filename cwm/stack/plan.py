@@ -18,9 +18,8 @@ from cwm.stack.redis_url import RedisAddress
 from cwm.stack.runfile import key_of
 
 _CHUNK_TINY = 32
-_CHUNK_CPU = 64
 # Untested: this has not run on a GPU. All of vLLM's CUDA attention backends accept a block size of 64.
-_CHUNK_CUDA = 64
+_CHUNK_USUAL = 64
 _CPU_BLOCK_STEP = 32
 _CUDA_BLOCK_STEP = 16
 _SHM_KEPT_FREE_GB = 0.6  # vLLM's own segments
@@ -106,7 +105,8 @@ def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, devic
         model=local.model,
         served_name=local.served_model_name,
         max_model_len=local.max_model_len,
-        dtype=_dtype(local.dtype, device),
+        # With float32 a thaw, an uninterrupted run and a recompute always agree; a GPU uses the model's own type.
+        dtype="float32" if local.dtype == "auto" and device == "cpu" else local.dtype,
         chunk_size=chunk_size,
         media_domains=local.media_domains,
         kv_cache_gb=local.kv_cache_gb,
@@ -195,14 +195,8 @@ def l1_size(wanted: float, memory: Memory, spare: float, log: Callable[[str], No
     return round(size, 3)
 
 
-def _dtype(wanted: str, device: Device) -> str:
-    # With float32 a thaw, an uninterrupted run and a recompute always agree; a GPU uses the model's own type.
-    return "float32" if wanted == "auto" and device == "cpu" else wanted
-
-
 def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
-    usual = _CHUNK_CPU if device == "cpu" else _CHUNK_CUDA
-    chunk = wanted or (_CHUNK_TINY if model == TINY else usual)
+    chunk = wanted or (_CHUNK_TINY if model == TINY else _CHUNK_USUAL)
     step = _CPU_BLOCK_STEP if device == "cpu" else _CUDA_BLOCK_STEP
     if chunk % step:
         raise StackError(

@@ -50,14 +50,9 @@ class RedisAddress:
 
     def adapter(self) -> dict[str, Any]:
         """The connection fields of the adapter's JSON."""
-        fields: dict[str, Any] = {"startup_nodes": f"{self.host}:{self.port}", "tls_enable": self.tls}
-        if self.username:
-            fields["username"] = self.username
-        if self.password:
-            fields["password"] = self.password
-        if self.database:
-            fields["database_id"] = self.database
-        return fields
+        optional = {"username": self.username, "password": self.password, "database_id": self.database}
+        fields = {"startup_nodes": f"{self.host}:{self.port}", "tls_enable": self.tls}
+        return fields | {name: value for name, value in optional.items() if value}
 
     def url(self) -> str:
         """The URL that :meth:`parse` turns into this address, including the password."""

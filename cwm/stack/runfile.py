@@ -95,18 +95,18 @@ class RunFile:
 
     def owner_lives(self) -> bool:
         """Whether the process that wrote the file is alive; False if there is no file."""
-        owner = (self._read() or {}).get("owner") or {}
+        owner = self._read().get("owner") or {}
         started = proc.start_time(owner.get("pid", 0))
         return started is not None and started == owner.get("started")
 
     @property
     def has_temporary(self) -> bool:
         """Whether the file names a folder to remove with the stack."""
-        return bool((self._read() or {}).get("temporary"))
+        return bool(self._read().get("temporary"))
 
     def temporary(self) -> Path | None:
         """The folder to remove with the stack, if it still exists, is the same one (by inode) and belongs to this user."""
-        entry = (self._read() or {}).get("temporary")
+        entry = self._read().get("temporary")
         if not entry:
             return None
         folder = Path(entry["folder"])
@@ -131,8 +131,6 @@ class RunFile:
     async def stop_leftovers(self, report: Report) -> None:
         """The same, but keep the file: the caller removes it after everything else that it names is removed."""
         document = self._read()
-        if document is None:
-            return
         if document.get("boot") == proc.boot_id():
             # Listed in start order; each part needs those before it, so stop the last one first.
             for part, process in reversed(document.get("parts", {}).items()):
@@ -140,12 +138,13 @@ class RunFile:
             segments = [shm.Segment(name, inode) for name, inode in document.get("shared_memory", {}).items()]
             await asyncio.to_thread(shm.unlink, segments)
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> dict[str, Any]:
+        """The file's content; empty without a readable file."""
         try:
             document = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return None
-        return document if isinstance(document, dict) else None
+            return {}
+        return document if isinstance(document, dict) else {}
 
 
 async def _stop(part: str, process: Process, report: Report) -> None:

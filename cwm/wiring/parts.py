@@ -38,7 +38,7 @@ class Parts:
         hide_secrets(settings)
         set_level(settings.logging.log_level)
         await agent_side.upstreams.configure(settings.upstreams)
-        agent_side.delivery.configure(settings.budgets)
+        agent_side.delivery.budgets = settings.budgets
         await agent_side.answers.configure(settings.budgets.policies)
         agent_side.context.views.resize(bytes_for_keys(settings.context))
         agent_side.contents.cache.reconfigure(

@@ -14,10 +14,10 @@ import httpx2
 
 from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.upstream.http import SessionHttp, StraightClient, connection_pool
-from cwm.adapters.upstream.session import Authorize, SdkSession
+from cwm.adapters.upstream.session import SdkSession
 from cwm.adapters.upstream.stdio import program
 from cwm.adapters.upstream.streamable import exchanging
-from cwm.domain.upstream import Credentials, OfferKind, UpstreamSpec
+from cwm.domain.upstream import OfferKind, UpstreamSpec
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import Heard
 
@@ -83,7 +83,7 @@ class SdkConnector:
             heard,
             self._sessions.discard,
             http=http,
-            authorize=self._authorizer(spec, http),
+            exchanger=self._exchanger,
             goodbye=partial(self._say_goodbye, spec, http),
         )
 
@@ -96,16 +96,6 @@ class SdkConnector:
             with contextlib.suppress(httpx2.HTTPError, TimeoutError):
                 async with asyncio.timeout(_GOODBYE_SECONDS), _client(spec, http) as client:
                     await client.delete(spec.url, headers=headers)
-
-    def _authorizer(self, spec: UpstreamSpec, http: SessionHttp) -> Authorize:
-        async def authorize(authorization: str) -> str | None:
-            if spec.credentials is Credentials.FORWARD:
-                http.authorization = authorization
-            elif spec.credentials is Credentials.EXCHANGE and spec.exchange is not None:
-                http.authorization = await self._exchanger.exchange(spec.exchange, authorization)
-            return http.authorization
-
-        return authorize
 
 
 def _client(spec: UpstreamSpec, http: SessionHttp) -> httpx2.AsyncClient:

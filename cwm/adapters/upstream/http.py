@@ -190,9 +190,13 @@ class SessionHttp(httpx2.AsyncBaseTransport):
     async def _without_message(self, request: httpx2.Request) -> httpx2.Response:
         """Opens the stream of notifications, or ends the session."""
         response = await self._pool.handle_async_request(request)
-        if request.method == "GET":
-            return self._with_notifications(response)
-        await read_bounded(response, self._message_bytes)
+        if request.method != "GET":
+            await read_bounded(response, self._message_bytes)
+        elif response.is_success and _is_stream(response):
+            _decode_if_encoded(response)
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            self.hears = True
+            response.stream = _OwnMessages(response.stream, self._stream_ended)
         return response
 
     def _stamp(self, request: httpx2.Request, pending: PendingRequest | None) -> None:
@@ -220,14 +224,6 @@ class SessionHttp(httpx2.AsyncBaseTransport):
             return failure
         if self.session_id is None:
             self.session_id = response.headers.get(_SESSION_HEADER)
-        return response
-
-    def _with_notifications(self, response: httpx2.Response) -> httpx2.Response:
-        if response.is_success and _is_stream(response):
-            _decode_if_encoded(response)
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            self.hears = True
-            response.stream = _OwnMessages(response.stream, self._stream_ended)
         return response
 
     def _stream_ended(self) -> None:
@@ -357,7 +353,8 @@ def _failure(request: httpx2.Request, response: httpx2.Response, *, in_session: 
         return _answer(UpstreamBusyError, message, status=status, retry_after=retry_after)
     # The protocol's status for an unknown session is 404, but many servers answer 400 with a text.
     about_session = _ABOUT_SESSION.search(content) is not None
-    answers = own_error is not None and own_error.id is not None and own_error.id == _id_of(request)
+    request_id = json.loads(request.content).get("id")
+    answers = own_error is not None and own_error.id is not None and own_error.id == request_id
     if in_session and (
         (status == _UNKNOWN_SESSION and not (answers and not about_session))
         or (status == 400 and about_session)
@@ -376,10 +373,6 @@ def _own_error(content: bytes) -> types.JSONRPCError | None:
     except ValidationError:
         return None
     return message if isinstance(message, types.JSONRPCError) else None
-
-
-def _id_of(request: httpx2.Request) -> Any:
-    return json.loads(request.content).get("id")
 
 
 def _words(request: httpx2.Request, content: bytes) -> str:

@@ -87,7 +87,8 @@ class Listening:
             if not self._renewal.is_set():
                 self.active = False
                 # Notifications may have been missed: report a change of every kind.
-                self._report_everything()
+                for kind in OfferKind:
+                    self._on_change(kind)
                 await asyncio.sleep(_RELISTEN_SECONDS)
 
     async def _listen_once(self, client: ClientSession, uris: AbstractSet[str]) -> None:
@@ -110,10 +111,6 @@ class Listening:
             if not reading.done():
                 # Keep this stream open until the next one is, so that no notification is missed between them.
                 self._previous_stream = stack.pop_all()
-
-    def _report_everything(self) -> None:
-        for kind in OfferKind:
-            self._on_change(kind)
 
     async def _report_all(self, events: Any) -> None:
         async for event in events:

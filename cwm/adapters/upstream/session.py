@@ -16,6 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel
 
 from cwm import __version__
+from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.upstream.faults import away, has_no_method, port_errors
 from cwm.adapters.upstream.http import PENDING, PendingRequest, SessionHttp
 from cwm.adapters.upstream.listening import Listening, reports_changes
@@ -23,7 +24,7 @@ from cwm.adapters.upstream.messages import is_json, with_json_numbers
 from cwm.adapters.upstream.pages import METHODS, NAMES, Page, read_page, shown
 from cwm.adapters.upstream.wire import Wire, negotiate, without_capabilities
 from cwm.domain.json_text import json_text
-from cwm.domain.upstream import Bounds, Definition, OfferKind, UpstreamSpec
+from cwm.domain.upstream import Bounds, Credentials, Definition, OfferKind, UpstreamSpec
 from cwm.ports.upstream import (
     Heard,
     Listing,
@@ -37,8 +38,6 @@ from cwm.ports.upstream import (
 )
 
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
-Authorize = Callable[[str], Awaitable[str | None]]
-"""Maps the caller's ``Authorization`` to the one for the upstream; None if the upstream gets none."""
 
 _CLIENT: Final = types.Implementation(name="cwm", version=__version__)
 _MOST_EMPTY_PAGES: Final = 3
@@ -62,7 +61,7 @@ class SdkSession:
         on_gone: Callable[[SdkSession], None],
         *,
         http: SessionHttp | None = None,
-        authorize: Authorize | None = None,
+        exchanger: TokenExchanger | None = None,
         goodbye: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``on_gone`` is called after the session is closed and, if required, ended at the upstream."""
@@ -72,7 +71,7 @@ class SdkSession:
         self._listening = Listening(on_change or (lambda _: None))
         self._on_gone = on_gone
         self._http = http
-        self._authorize = authorize
+        self._exchanger = exchanger
         self._goodbye = goodbye
         self._requests: list[PendingRequest] = []
         self._client: ClientSession | None = None
@@ -130,9 +129,13 @@ class SdkSession:
 
     async def authorize(self, authorization: str | None) -> str | None:
         """The upstream's ``Authorization`` for this caller; the session's own messages use it from now on."""
-        if self._authorize is None or authorization is None:
+        if self._http is None or authorization is None:
             return None
-        return await self._authorize(authorization)
+        if self._spec.credentials is Credentials.FORWARD:
+            self._http.authorization = authorization
+        elif self._exchanger is not None and self._spec.exchange is not None:
+            self._http.authorization = await self._exchanger.exchange(self._spec.exchange, authorization)
+        return self._http.authorization
 
     async def ended(self) -> None:
         await self._ended.wait()

@@ -91,7 +91,10 @@ def parts_of(answer: ToolAnswer) -> list[Part]:
     if answer.structured is not None and not answer.says_it_twice:
         parts.append(_json_part(answer.structured))
     shells = [_shell(item) for item in answer.content]
-    return [*parts, *_about(answer, shells if any(map(_says_more, shells)) else ())]
+    return [
+        *parts,
+        *_about(answer, shells if any(shell.keys() - {"type", "mimeType"} for shell in shells) else ()),
+    ]
 
 
 def _about(answer: ToolAnswer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator[Part]:
@@ -111,10 +114,6 @@ def _shell(item: Mapping[str, Any]) -> dict[str, Any]:
             return _without(item, "text", "data")
         case _:
             return {"type": item.get("type")}
-
-
-def _says_more(shell: Mapping[str, Any]) -> bool:
-    return not shell.keys() <= {"type", "mimeType"}
 
 
 def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from cwm.domain.budgets import Budgets
 from cwm.domain.cursor import Position
 from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.preview import Preview
-from cwm.domain.principal import Principal
 from cwm.domain.results import Part, StoredResult
 from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
@@ -41,10 +40,6 @@ class Call:
     tool: str
     policy: ToolPolicy
     arguments: Mapping[str, Any]
-
-    @property
-    def principal(self) -> Principal:
-        return self.agent.principal
 
     def digest(self) -> str:
         """A digest of the arguments that does not depend on their order."""
@@ -87,7 +82,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Delivery:
-    """Applies the budgets in force to answers."""
+    """Applies the budgets in force to answers. Other ``budgets`` are for calls that begin from then on."""
 
     results: Results
     counter: TokenCounter
@@ -95,10 +90,6 @@ class Delivery:
     ledger: Ledger
     savings: Savings
     budgets: Budgets
-
-    def configure(self, budgets: Budgets) -> None:
-        """Use these budgets for calls that begin from now on."""
-        self.budgets = budgets
 
     async def allowance(self, agent: ContextManager, policy: ToolPolicy) -> int | None:
         """The most tokens that a result of a tool with this policy may take now; None means no limit."""
@@ -112,9 +103,9 @@ class Delivery:
     async def whole(self, call: Call, weighed: Weighed, *, follow_up: bool) -> None:
         """Record that an answer is delivered whole; ``follow_up``: it is a further piece of a stored result."""
         if follow_up:
-            self.savings.follow_up(call.principal.tenant, weighed.tokens)
+            self.savings.follow_up(call.agent.principal.tenant, weighed.tokens)
         else:
-            self.savings.whole(call.principal.tenant, weighed.tokens)
+            self.savings.whole(call.agent.principal.tenant, weighed.tokens)
         await self._goes_out(call.agent, weighed.counted)
 
     async def read_whole(self, agent: ContextManager, parts: Sequence[Part]) -> None:
@@ -160,7 +151,7 @@ class Delivery:
     async def tell(self, call: Call, weighed: Weighed, shown: ToolAnswer, *, kept: bool) -> int:
         """Record what is delivered in the end, with the note beside the preview; returns its tokens."""
         counted = await count(shown, self.counter)
-        self.savings.preview(call.principal.tenant, weighed.tokens, counted.tokens, kept=kept)
+        self.savings.preview(call.agent.principal.tenant, weighed.tokens, counted.tokens, kept=kept)
         await self._goes_out(call.agent, counted)
         return counted.tokens
 
@@ -171,5 +162,7 @@ class Delivery:
 
     async def _store(self, call: Call, answer: ToolAnswer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)
-        stored = await self.results.keep(call.principal, call.tool, call.digest(), parts, policy)
-        return Kept(stored, self.results.cursor_at(call.principal, stored, Position(stored.handle, 0, 0)))
+        stored = await self.results.keep(call.agent.principal, call.tool, call.digest(), parts, policy)
+        return Kept(
+            stored, self.results.cursor_at(call.agent.principal, stored, Position(stored.handle, 0, 0))
+        )

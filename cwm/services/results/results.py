@@ -133,7 +133,8 @@ class Results:
         if result is None or result.expires_at <= self.clock.now():
             raise _not_found()
         if noted and self.journal is not None and result.owner != principal.subject:
-            await _note_access(self.journal, principal, result)
+            note = self.journal.shared if result.shared else self.journal.foreign
+            await note(principal, "result", handle=handle, owner=result.owner, tool=result.tool)
         if not result.opens_for(principal.subject):
             raise _not_found()
         return result
@@ -317,14 +318,6 @@ def holder_of(result: StoredResult) -> str:
 
 def _not_found() -> ResultNotFoundError:
     return ResultNotFoundError("There is no such stored result; it may have expired.")
-
-
-async def _note_access(journal: Journal, principal: Principal, result: StoredResult) -> None:
-    fields = {"handle": result.handle, "owner": result.owner, "tool": result.tool}
-    if result.shared:
-        await journal.shared(principal, "result", **fields)
-    else:
-        await journal.foreign(principal, "result", **fields)
 
 
 def part_at(result: StoredResult, index: int) -> StoredPart:

@@ -93,22 +93,19 @@ class AgentLinks(AgentPart):
         """The upstream's offers of one kind to this caller. Raises UpstreamError."""
         own = await self._upstream(link, authorization, heard)
         async with own.lock:
-            return await self._learned(link, kind, own)
-
-    async def _learned(self, link: Link, kind: OfferKind, own: _OwnSession) -> Offers:
-        if kind in own.stale:
-            kinds = kinds_of(kind)
-            # A list_changed notification during the request marks them stale again.
-            own.stale -= kinds
-            own.listed_at |= dict.fromkeys(kinds, link.clock.monotonic())
-            try:
-                await own.catalogue.learn(own.session, kinds)
-            except BaseException as error:
-                own.stale |= kinds
-                if isinstance(error, UpstreamExpiredError) or not own.session.is_open:
-                    self.drop(link, own.session)
-                raise
-        return own.catalogue.of(kind)
+            if kind in own.stale:
+                kinds = kinds_of(kind)
+                # A list_changed notification during the request marks them stale again.
+                own.stale -= kinds
+                own.listed_at |= dict.fromkeys(kinds, link.clock.monotonic())
+                try:
+                    await own.catalogue.learn(own.session, kinds)
+                except BaseException as error:
+                    own.stale |= kinds
+                    if isinstance(error, UpstreamExpiredError) or not own.session.is_open:
+                        self.drop(link, own.session)
+                    raise
+            return own.catalogue.of(kind)
 
     def outdated(self, link: Link, heard: OfferKind) -> None:
         """Mark a kind of offers stale; the next use lists it again."""

@@ -71,7 +71,8 @@ class Attempts:
         await asyncio.wait({attempt}, timeout=_MOMENT_SECONDS if hurried and doubtful else None)
         if attempt.cancelled():
             return "the request was cancelled"
-        result = attempt.result() if attempt.done() else self._reason(failure)
+        known_reason = self._link.reason if failure is None else failure.reason
+        result = attempt.result() if attempt.done() else known_reason or "it did not answer in time"
         if isinstance(result, str):
             self._missed.add(kind)
         return result
@@ -126,8 +127,3 @@ class Attempts:
         if unreachable:
             self._link.missed(reason)
         return reason
-
-    def _reason(self, failure: _Failure | None) -> str:
-        if failure is not None:
-            return failure.reason
-        return self._link.reason or "it did not answer in time"

@@ -203,10 +203,8 @@ class Listening:
         retries = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
         try:
             while session.is_open:
-                ended, renewed = (
-                    asyncio.create_task(session.ended()),
-                    asyncio.create_task(link.renewed.wait()),
-                )
+                ended = asyncio.create_task(session.ended())
+                renewed = asyncio.create_task(link.renewed.wait())
                 try:
                     await asyncio.wait({ended, renewed}, return_when=asyncio.FIRST_COMPLETED)
                     if renewed.done() and session.is_open and not await self._knows(link, session):

@@ -30,7 +30,10 @@ class ToolDesk:
         """The version of each tool that was offered last. CWM-1003 if nothing is known of the upstream; CWM-4002."""
         seen = await self.tools.listed(upstream)
         if upstream is not None and not seen:
-            raise _unknown(upstream)
+            raise InvalidParameterError(
+                f"No gateway on this database has listed the tools of an upstream {upstream[:64]}.",
+                field="upstream",
+            )
         return newest(seen)
 
     async def accept(self, upstream: str, tools: Sequence[str]) -> list[SeenTool]:
@@ -55,9 +58,3 @@ class ToolDesk:
                 )
             )
         return accepted
-
-
-def _unknown(upstream: str) -> InvalidParameterError:
-    return InvalidParameterError(
-        f"No gateway on this database has listed the tools of an upstream {upstream[:64]}.", field="upstream"
-    )

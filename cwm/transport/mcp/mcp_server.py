@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from fastmcp import FastMCP
@@ -26,6 +27,9 @@ from cwm.transport.mcp.requests.call import current_call
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 """A handler of FastMCP's low-level server: FastMCP publishes no seam below its components."""
+
+Replacement = Callable[[Handler, Context, Any], Awaitable[Any]]
+"""A handler that gets the one that it replaces."""
 
 
 class McpFace(FastMCP[Any]):
@@ -59,11 +63,10 @@ class McpFace(FastMCP[Any]):
         self._own_tools[added.name] = added
         return added
 
-    def replace_handler(self, method: str, replacement: Callable[[Handler], Handler]) -> None:
-        """Replace the handler of a method with what ``replacement`` makes of it."""
+    def replace_handler(self, method: str, replacement: Replacement) -> None:
         entry = self._mcp_server.get_request_handler(method)
         assert entry is not None
-        self._mcp_server.add_request_handler(method, entry.params_type, replacement(entry.handler))
+        self._mcp_server.add_request_handler(method, entry.params_type, partial(replacement, entry.handler))
 
     def watch_messages(self, middleware: ServerMiddleware[Any]) -> None:
         """Add ``middleware`` as the outermost one, which sees every message first."""

@@ -31,14 +31,10 @@ async def serve_stdio(face: McpFace) -> None:
             await asyncio.wait({server})
         finally:
             close()
-            await _wait_for_end(server)
-
-
-async def _wait_for_end(server: asyncio.Task[None]) -> None:
-    try:
-        await server
-    except* (BrokenPipeError, ConnectionResetError):
-        structlog.get_logger("cwm.mcp").info("stdio_client_left")
+            try:
+                await server
+            except* (BrokenPipeError, ConnectionResetError):
+                structlog.get_logger("cwm.mcp").info("stdio_client_left")
 
 
 @contextmanager

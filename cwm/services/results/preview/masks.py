@@ -37,7 +37,7 @@ class Mask:
             mask = Mask(
                 (path, at if path[at] == _DEEP else at + 1)
                 for path, at in self._states
-                if at < len(path) and _matches(path[at], name)
+                if at < len(path) and (path[at] == (name, False) or path[at][1])
             )
             self._steps[name] = mask if mask._states else None
         return self._steps[name]
@@ -51,11 +51,6 @@ def _closed(states: Iterable[tuple[tuple[Step, ...], int]]) -> Iterable[tuple[tu
         while at < len(path) and path[at] == _DEEP:
             at += 1
             yield path, at
-
-
-def _matches(step: Step, name: str) -> bool:
-    text, wild = step
-    return wild or text == name
 
 
 NOTHING: Final = Mask(())

@@ -90,33 +90,22 @@ class SessionLayer:
         elif scope["method"] == "DELETE":
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
-        elif scope["method"] == "GET":
-            await self._stream(session_id, principal, scope, receive, send)
-        else:
+        elif scope["method"] == "POST":
             await self.app({**scope, AGENT_SESSION: session_id}, receive, send)
-
-    async def _stream(
-        self, session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        if not _takes_events(Headers(scope=scope).get("accept", "")):
+        elif not _takes_events(Headers(scope=scope).get("accept", "")):
             await _refuse(scope, send, 406, INVALID_REQUEST, "A GET must accept text/event-stream.")
-            return
-        try:
-            await self.streams.serve(session_id, principal, receive, send)
-        except CwmError as away:
-            await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+        else:
+            try:
+                await self.streams.serve(session_id, principal, receive, send)
+            except CwmError as away:
+                await _refuse_coded(scope, send, INTERNAL_ERROR, away)
 
     async def _open(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request without a session id: only ``initialize`` is allowed, and its answer has the new id."""
         body = await _read(receive) if scope["method"] == "POST" else b""
         if body is None:
-            await _refuse(
-                scope,
-                send,
-                413,
-                INVALID_REQUEST,
-                f"An initialize request may have at most {_MAX_INITIALIZE_BYTES} bytes.",
-            )
+            message = f"An initialize request may have at most {_MAX_INITIALIZE_BYTES} bytes."
+            await _refuse(scope, send, 413, INVALID_REQUEST, message)
             return
         try:
             method = _method(body) if body else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -112,7 +112,6 @@ class EventStreams:
         agents: Agents,
         changes: Changes,
         interest: ResourceInterest,
-        keepalive_seconds: float = KEEPALIVE_SECONDS,
         admit: Admit = lambda _: nullcontext(),
     ) -> None:
         self.sessions = agents.store
@@ -120,7 +119,7 @@ class EventStreams:
         self._agents = agents
         self._changes = changes
         self._interest = interest
-        self._keepalive_seconds = keepalive_seconds
+        self._keepalive_seconds = KEEPALIVE_SECONDS
         self._open: dict[str, set[Stream]] = {}
         self._closed = False
         self._unsubscribe = changes.subscribe(self._on_change)
@@ -263,12 +262,10 @@ class EventStreams:
         await self._changes.publish(Change(ChangeKind.STATE, agent_session=stream.session_id))
 
     def _on_change(self, change: Change) -> None:
-        for stream in self._streams_for(change):
+        session_id = change.agent_session
+        for stream in self._all() if session_id is None else self._open.get(session_id, ()):
             if change.concerns(stream.principal.tenant, stream.session_id, stream.session_id):
                 stream.receive(change)
-
-    def _streams_for(self, change: Change) -> Iterable[Stream]:
-        return self._all() if change.agent_session is None else self._open.get(change.agent_session, ())
 
     def _all(self) -> list[Stream]:
         return [stream for streams in self._open.values() for stream in streams]

@@ -6,7 +6,6 @@ its principal's places for open streams.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 from mcp_types import CallToolResult
@@ -45,46 +44,37 @@ class Limited:
     def install(self) -> None:
         """Replace the handlers. Call it last: a handler that is installed later is not limited."""
         for method in _LIMITED:
-            self._face.replace_handler(method, partial(self._limited, method))
+            self._face.replace_handler(method, self._limited)
         for method in _LISTS:
-            self._face.replace_handler(method, partial(self._listed, method))
+            self._face.replace_handler(method, self._listed)
         self._face.replace_handler(_LISTEN, self._listening)
 
-    def _listening(self, inner: Handler) -> Handler:
-        async def listening(context: Context, params: Any) -> Any:
-            try:
-                principal = await self._agency.principal(context)
-                await self._limits.admit_list(principal)
-                async with self._limits.listening(principal):
-                    return await inner(context, params)
-            except CwmError as refused:
-                return _refusal(context, _LISTEN, refused)
+    async def _listening(self, inner: Handler, context: Context, params: Any) -> Any:
+        try:
+            principal = await self._agency.principal(context)
+            await self._limits.admit_list(principal)
+            async with self._limits.listening(principal):
+                return await inner(context, params)
+        except CwmError as refused:
+            return _refusal(context, refused)
 
-        return listening
+    async def _listed(self, inner: Handler, context: Context, params: Any) -> Any:
+        try:
+            await self._limits.admit_list(await self._agency.principal(context))
+        except CwmError as refused:
+            return _refusal(context, refused)
+        return await inner(context, params)
 
-    def _listed(self, method: str, inner: Handler) -> Handler:
-        async def listed(context: Context, params: Any) -> Any:
-            try:
-                await self._limits.admit_list(await self._agency.principal(context))
-            except CwmError as refused:
-                return _refusal(context, method, refused)
+    async def _limited(self, inner: Handler, context: Context, params: Any) -> Any:
+        try:
+            release = await self._admit(context)
+        except CwmError as refused:
+            return _refusal(context, refused)
+        with held_by_its_work(release):
             return await inner(context, params)
 
-        return listed
-
-    def _limited(self, method: str, inner: Handler) -> Handler:
-        async def limited(context: Context, params: Any) -> Any:
-            try:
-                release = await self._admit(context, method)
-            except CwmError as refused:
-                return _refusal(context, method, refused)
-            with held_by_its_work(release):
-                return await inner(context, params)
-
-        return limited
-
-    async def _admit(self, context: Context, method: str) -> Release:
-        if method == _TOOLS:
+    async def _admit(self, context: Context) -> Release:
+        if context.method == _TOOLS:
             call = tool_call()
             return await self._limits.admit(
                 call.principal, call.counted_session, call.name, call.policy.rates
@@ -93,10 +83,10 @@ class Limited:
         return await self._limits.admit(principal, counted_session(context, session))
 
 
-def _refusal(context: Context, method: str, refused: CwmError) -> CallToolResult:
+def _refusal(context: Context, refused: CwmError) -> CallToolResult:
     """The refusal as a tool result; for the other methods, raised as a JSON-RPC error, the only form they have."""
-    tell_limit(context, refused, as_429=method == _LISTEN)
-    if method != _TOOLS:
+    tell_limit(context, refused, as_429=context.method == _LISTEN)
+    if context.method != _TOOLS:
         raise protocol_error(refused) from refused
     result = error_result(refused)
     return CallToolResult(content=result.content, is_error=True, meta=result.meta)

@@ -11,7 +11,7 @@ from mcp.server.context import CallNext, HandlerResult
 from structlog.contextvars import bound_contextvars
 
 from cwm.domain.errors import CwmError
-from cwm.ports.tracing import Carrier, Span, Tracer, named
+from cwm.ports.tracing import Carrier, Tracer, named
 from cwm.transport.http.correlation import ARRIVAL, Arrival
 from cwm.transport.http.request_keys import PRINCIPAL
 from cwm.transport.mcp.requests.agent import Agency, Context, meta_of
@@ -60,7 +60,9 @@ class Messages:
             try:
                 result = await call_next(ctx)
             except MCPError as refused:
-                _refused(span, refused)
+                status = str(refused.error.code)
+                span.note({"rpc.response.status_code": status})
+                span.failed(_code(refused.error.data) or status)
                 raise
             # An upstream's error has no code.
             if (error := error_of(result)) is not None:
@@ -91,11 +93,6 @@ def _name_and_attributes(ctx: Context) -> tuple[str, dict[str, Any]]:
 def _carrier(meta: Mapping[str, Any]) -> Carrier:
     fields = {key: meta.get(key) for key in ("traceparent", "tracestate")}
     return {key: value for key, value in fields.items() if isinstance(value, str)}
-
-
-def _refused(span: Span, refused: MCPError) -> None:
-    span.note({"rpc.response.status_code": str(refused.error.code)})
-    span.failed(_code(refused.error.data) or str(refused.error.code))
 
 
 def _code(error: Any) -> str | None:

@@ -94,7 +94,8 @@ class CodedErrors(Middleware):
         try:
             return await call_next(context)
         except RefusedError as refused:
-            _tell(refused, context.message.name)
+            if isinstance(refused.error, InternalError):
+                _log.error("tool_failed", tool=context.message.name, exc_info=refused.__cause__ or refused)
             tell_limit(request_of(context), refused.error)
             await self._note(context, context.message.name, refused.error)
             return error_result(refused.error)
@@ -244,12 +245,6 @@ def _suspect(invalid: ValidationError) -> CwmError | None:
             if error.injection is not None:
                 return error
     return None
-
-
-def _tell(refused: RefusedError, tool: str) -> None:
-    """Log a failure of CWM itself with its cause; other errors concern only the caller."""
-    if isinstance(refused.error, InternalError):
-        _log.error("tool_failed", tool=tool, exc_info=refused.__cause__ or refused)
 
 
 def _path(fault: ErrorDetails) -> str:

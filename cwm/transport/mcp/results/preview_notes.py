@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from cwm.domain.errors import CwmError
-from cwm.domain.preview import Account
 from cwm.domain.results import RESULTS_URI, StoredResult
 from cwm.services.results.delivery import Kept, Shown
 from cwm.transport.mcp.contract.render import moment
@@ -38,10 +37,15 @@ def link(stored: StoredResult) -> dict[str, Any]:
 
 
 def meta(outcome: Shown, tokens: int, delivered: int) -> dict[str, Any]:
+    account = outcome.preview.account
     fields: dict[str, Any] = {
         "tokens": tokens,
         "delivered_tokens": delivered,
-        "account": _account_fields(outcome.preview.account),
+        "account": {
+            "line": account.line,
+            "over_budget": account.over_budget,
+            "omissions": [asdict(each) for each in account.omissions[:_MOST_OMISSIONS]],
+        },
     }
     if outcome.kept is not None:
         fields["handle"] = outcome.kept.result.handle
@@ -50,14 +54,6 @@ def meta(outcome: Shown, tokens: int, delivered: int) -> dict[str, Any]:
     if outcome.refusal is not None:
         fields["not_kept"] = outcome.refusal.as_dict()
     return fields
-
-
-def _account_fields(account: Account) -> dict[str, Any]:
-    return {
-        "line": account.line,
-        "over_budget": account.over_budget,
-        "omissions": [asdict(each) for each in account.omissions[:_MOST_OMISSIONS]],
-    }
 
 
 def _how_to_read_on(kept: Kept, tokens: int, *, by_reference: bool) -> str:

@@ -72,36 +72,32 @@ class UpstreamLists:
     def install(self) -> None:
         """Replace FastMCP's handlers; the replacements still call them for CWM's own part."""
         for method in _LISTS:
-            self._face.replace_handler(method, partial(self._list_handler, method))
-        self._face.replace_handler("resources/read", self._read_handler)
-        self._face.replace_handler("prompts/get", self._prompt_handler)
+            self._face.replace_handler(method, self._list)
+        self._face.replace_handler("resources/read", self._read)
+        self._face.replace_handler("prompts/get", self._get_prompt)
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
         server.add_request_handler("completion/complete", CompleteRequestParams, self._complete)
         server.add_request_handler(
             "logging/setLevel", SetLevelRequestParams, partial(set_log_level, self._agency)
         )
 
-    def _list_handler(self, method: str, own: Handler) -> Handler:
-        kind, field = _LISTS[method]
-
-        async def list_all(context: Context, params: Any) -> Any:
-            own_list = await own(context, params)
-            if not self._upstreams.names():
-                return own_list
-            if not (await self._agency.principal(context)).scopes >= OF_UPSTREAMS:
-                return own_list
-            whole_list = own_list.model_dump(by_alias=True, mode="json", exclude_none=True)
-            with protocol_errors():
-                offering = await self._upstreams.offering(await self._agency.caller(context), kind)
-            definitions = [self._definition(context, kind, offer) for offer in offering.offers.values()]
-            if offering.absent:
-                whole_list["_meta"] = {**whole_list.get("_meta", {}), ABSENT_META: dict(offering.absent)}
-            if offering.changed:
-                since = {name: moment(at) for name, at in offering.changed.items()}
-                whole_list["_meta"] = {**whole_list.get("_meta", {}), CHANGED_META: since}
-            return {**whole_list, field: [*whole_list[field], *definitions]}
-
-        return list_all
+    async def _list(self, own: Handler, context: Context, params: Any) -> Any:
+        kind, field = _LISTS[context.method]
+        own_list = await own(context, params)
+        if not self._upstreams.names():
+            return own_list
+        if not (await self._agency.principal(context)).scopes >= OF_UPSTREAMS:
+            return own_list
+        whole_list = own_list.model_dump(by_alias=True, mode="json", exclude_none=True)
+        with protocol_errors():
+            offering = await self._upstreams.offering(await self._agency.caller(context), kind)
+        definitions = [self._definition(context, kind, offer) for offer in offering.offers.values()]
+        if offering.absent:
+            whole_list["_meta"] = {**whole_list.get("_meta", {}), ABSENT_META: dict(offering.absent)}
+        if offering.changed:
+            since = {name: moment(at) for name, at in offering.changed.items()}
+            whole_list["_meta"] = {**whole_list.get("_meta", {}), CHANGED_META: since}
+        return {**whole_list, field: [*whole_list[field], *definitions]}
 
     def _definition(self, context: Context, kind: OfferKind, offer: Offer) -> Mapping[str, Any]:
         """The offer's definition as the client's version has it. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
@@ -118,40 +114,32 @@ class UpstreamLists:
         schema["properties"] = {**(schema.get("properties") or {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
         return {**definition, "inputSchema": schema}
 
-    def _read_handler(self, own: Handler) -> Handler:
-        async def read(context: Context, params: ReadResourceRequestParams) -> Any:
-            location = self._upstreams.resource(str(params.uri))
-            if location is None:
-                return await own(context, params)
-            upstream, uri = location
-            await require(self._agency, context, OF_UPSTREAMS, "resources/read")
-            answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
-            if asks_for_input(answer):
-                return input_request(context, upstream, answer)
-            contents = [
-                {**each, "uri": exposed_uri(upstream, str(each["uri"]))} for each in answer["contents"]
-            ]
-            return valid(ReadResourceResult, upstream, {**answer, "contents": contents})
+    async def _read(self, own: Handler, context: Context, params: ReadResourceRequestParams) -> Any:
+        location = self._upstreams.resource(str(params.uri))
+        if location is None:
+            return await own(context, params)
+        upstream, uri = location
+        await require(self._agency, context, OF_UPSTREAMS, "resources/read")
+        answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
+        if asks_for_input(answer):
+            return input_request(context, upstream, answer)
+        contents = [{**each, "uri": exposed_uri(upstream, str(each["uri"]))} for each in answer["contents"]]
+        return valid(ReadResourceResult, upstream, {**answer, "contents": contents})
 
-        return read
-
-    def _prompt_handler(self, own: Handler) -> Handler:
-        async def prompt(context: Context, params: GetPromptRequestParams) -> Any:
-            offer = await self._prompt(context, params.name)
-            if offer is None:
-                return await own(context, params)
-            await require(self._agency, context, OF_UPSTREAMS, "prompts/get")
-            request = {"name": offer.own_name, "arguments": params.arguments or {}}
-            answer = await self._ask(context, offer.upstream, "prompts/get", request)
-            if asks_for_input(answer):
-                return input_request(context, offer.upstream, answer)
-            messages = [
-                {**each, "content": with_exposed_uris(offer.upstream, [each["content"]])[0]}
-                for each in answer["messages"]
-            ]
-            return valid(GetPromptResult, offer.upstream, {**answer, "messages": messages})
-
-        return prompt
+    async def _get_prompt(self, own: Handler, context: Context, params: GetPromptRequestParams) -> Any:
+        offer = await self._prompt(context, params.name)
+        if offer is None:
+            return await own(context, params)
+        await require(self._agency, context, OF_UPSTREAMS, "prompts/get")
+        request = {"name": offer.own_name, "arguments": params.arguments or {}}
+        answer = await self._ask(context, offer.upstream, "prompts/get", request)
+        if asks_for_input(answer):
+            return input_request(context, offer.upstream, answer)
+        messages = [
+            {**each, "content": with_exposed_uris(offer.upstream, [each["content"]])[0]}
+            for each in answer["messages"]
+        ]
+        return valid(GetPromptResult, offer.upstream, {**answer, "messages": messages})
 
     async def _complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
         location = await self._reference(context, params.ref)

@@ -37,7 +37,7 @@ class Fronted:
     given: Given
 
     def configure(self, budgets: Budgets) -> None:
-        self.gateway.parts.services.delivery.configure(budgets)
+        self.gateway.parts.services.delivery.budgets = budgets
 
 
 @pytest.fixture(scope="module")

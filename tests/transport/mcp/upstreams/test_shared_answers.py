@@ -43,7 +43,7 @@ async def fronted(
 
 async def share(running: Gateway, policies: ToolPolicies) -> None:
     delivery = running.parts.services.delivery
-    delivery.configure(replace(delivery.budgets, policies=policies))
+    delivery.budgets = replace(delivery.budgets, policies=policies)
     await running.parts.agent_side.answers.configure(policies)
 
 
