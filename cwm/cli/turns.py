@@ -35,7 +35,7 @@ def log(
     )
     end_with_json(answer, as_json=as_json)
     print_table(
-        ("", "NO", "TURN", "FROM", "TOKENS", "CACHED", "LINE", "ASKED", "CLIENT"),
+        ("", "NO", "TURN", "FROM", "TOKENS", "CACHED", "LEFT AT", "LINE", "ASKED", "CLIENT"),
         [_row(turn, answer.get("current_turn")) for turn in answer["turns"]],
         none="There are no turns.",
     )
@@ -140,6 +140,7 @@ def _row(turn: Mapping[str, Any], current: str | None) -> tuple[str, ...]:
         origin,
         f"{turn['token_count']:,}" if turn["state"] == "ended" else turn["state"],
         f"{turn['cached_tokens']:,}" if "cached_tokens" in turn else "",
+        f"{turn['diverged_at']}: {turn['cause']}" if "cause" in turn else "",
         turn.get("line", ""),
         moment(turn["asked_at"]),
         turn.get("client", ""),

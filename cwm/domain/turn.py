@@ -41,7 +41,8 @@ class Turn:
     answer begins and ``total_tokens`` where it ends; ``prompt_digest`` and ``digest`` are those of the token ids up to
     there. It ``continues`` its parent when it leaves it at or behind the end of the parent's prompt; else it branches off.
     Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
-    when it ended. The client of an ``abandoned`` turn did not wait for its whole answer. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
+    when it ended. The client of an ``abandoned`` turn did not wait for its whole answer. Its request first left the messages of the
+    then current turn at the message ``diverged_at``, for this ``cause`` (None: it extended them). ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
     """
 
     tenant: str
@@ -65,6 +66,8 @@ class Turn:
     main: bool = False
     abandoned: bool = False
     cached_tokens: int | None = None
+    diverged_at: int | None = None
+    cause: str = ""
     ended_at: datetime | None = None
 
 

@@ -44,6 +44,8 @@ def upgrade() -> None:
         sa.Column("main", sa.Boolean(), nullable=False),
         sa.Column("abandoned", sa.Boolean(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=True),
+        sa.Column("diverged_at", sa.Integer(), nullable=True),
+        sa.Column("cause", Text, nullable=False),
         sa.Column("head", Text, nullable=True),
         sa.Column("messages", sa.JSON(), nullable=False),
         sa.Column("packed", sa.LargeBinary(), nullable=True),
@@ -100,10 +102,10 @@ _NEXT = sa.text(
 )
 _TURN = sa.text(
     "INSERT INTO turns (tenant, id, session_id, number, state, author, asked_at, ended_at, holder, client, "
-    "system, tools, parent_at, parent_messages, prompt_tokens, total_tokens, prompt_digest, digest, continues, main, abandoned, "
+    "system, tools, parent_at, parent_messages, prompt_tokens, total_tokens, prompt_digest, digest, continues, main, abandoned, cause, "
     "head, packed, messages) "
     "SELECT s.tenant, CAST(:id AS TEXT), s.id, 1, 'ended', s.owner, s.updated_at, s.updated_at, '', '', '', '', 0, 0, "
-    "t.token_count, t.token_count, t.digest, t.digest, false, true, false, s.head, t.packed, '[]' "
+    "t.token_count, t.token_count, t.digest, t.digest, false, true, false, '', s.head, t.packed, '[]' "
     "FROM session_tokens t JOIN sessions s ON s.tenant = t.tenant AND s.id = t.session_id "
     "WHERE t.tenant = :tenant AND t.session_id = :session_id"
 )

@@ -213,6 +213,8 @@ async def test_a_message_edited_at_turn_10_of_20_has_only_what_follows_computed(
     edited = [*said[:20], user("Fact 10 was wrong: there is none.")]
     answer = await chat(client, agent, edited, CWM_Session_Id=session)
     usage = answer.parse().usage
+    assert answer.headers["cwm-diverged-at"] == "20; role=user; cause=edited"
+    assert int(answer.headers["cwm-cached-tokens"]) == usage.prompt_tokens_details.cached_tokens
     shown = (await agent.tool("turn_show", turn=answer.headers["cwm-turn"]))["turn"]
     assert (shown["parent"], shown["relation"], shown["line"]) == (turns[9], "continues", "main")
     assert usage.prompt_tokens_details.cached_tokens >= shown["parent_at"] // BLOCK * BLOCK

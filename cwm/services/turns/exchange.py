@@ -16,7 +16,7 @@ from typing import Final
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InternalError
 from cwm.ports.engine import Engine, ForwardedResponse
-from cwm.ports.turn_wire import TurnAnswer
+from cwm.ports.turn_wire import PromptUsage, TurnAnswer
 from cwm.services.aside import aside
 
 _ROOM_BYTES: Final = 256 * 1024
@@ -143,6 +143,10 @@ class Exchange:
         if self._head is None:
             raise self._error or InternalError("The engine's answer has no head.")
         return self._head
+
+    def usage(self) -> PromptUsage | None:
+        """The prompt's usage, once the engine has told it."""
+        return None if self._answer is None else self._answer.usage()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes for the client. Raises if the answer broke off or could not be recorded."""

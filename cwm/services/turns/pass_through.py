@@ -11,6 +11,7 @@ from typing import Final
 from uuid import uuid4
 
 from cwm.background import BackgroundTasks
+from cwm.domain.divergence import Divergence, divergence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
     CwmError,
@@ -22,11 +23,13 @@ from cwm.domain.messages import message_of
 from cwm.domain.names import require_session_id
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Message, Profile
 from cwm.ports.engine import Engine
 from cwm.ports.registry import Registry
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
 from cwm.services.access.limits import Limits
+from cwm.services.aside import aside
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
@@ -63,15 +66,29 @@ class ClientRequest:
 class EngineAnswer:
     """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request.
 
-    ``session_id`` and ``turn_id``: of a turn that is recorded.
+    ``session_id`` and ``turn_id``: of a turn that is recorded; ``diverged``: where it leaves what was recorded.
     """
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     streamed: bool
     session_id: str | None
-    turn_id: str | None
+    turn: RunningTurn | None
     _exchange: Exchange
+
+    @property
+    def turn_id(self) -> str | None:
+        return None if self.turn is None else self.turn.id
+
+    @property
+    def diverged(self) -> Divergence | None:
+        return None if self.turn is None else self.turn.diverged
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that were not computed, once the engine has said so."""
+        usage = self._exchange.usage()
+        return None if usage is None else usage.cached_tokens
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self._exchange.chunks()
@@ -181,16 +198,18 @@ class PassThrough:
                 session_id=session_id,
                 model=session.model,
             )
+        messages = await aside(len(incoming.body), request.messages)
         prompt = None
         if source is not None:
-            contents = [message.content for message in request.messages()]
+            contents = [message.content for message in messages]
             prompt = await self.continuation.prompt(source, contents, request.template_options())
         _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
         await self._note_special_tokens(principal, session, request)
-        profile = request.profile() if source is None else source.turn.profile
-        said = Said(request.messages(), profile, whole=source is None, apart=_apart(incoming.branch))
-        if said.whole and not said.apart:
-            await self._require_related(session, said)
+        apart = _apart(incoming.branch)
+        if source is not None:
+            said = Said(messages, source.turn.profile, whole=False, apart=apart)
+        else:
+            said = await self._said(session, messages, request.profile(), apart=apart)
         await turn.ask(session, said)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
         return _Outbound(
@@ -202,13 +221,28 @@ class PassThrough:
             left=incoming.left,
         )
 
-    async def _require_related(self, session: Session, said: Said) -> None:
-        """Refuse the first request to a thawed session that has none of the window's messages: it would not see the window."""
-        if session.state is not SessionState.THAWED or not said.messages or said.answers:
-            return
+    async def _said(
+        self, session: Session, messages: Sequence[Message], profile: Profile, *, apart: bool
+    ) -> Said:
+        """What a request with the whole conversation says, and where that leaves what was said before.
+
+        CWM-3008 for the first request to a thawed session that has none of the window's messages: it would not see the window.
+        """
         current = await self.registry.current_turn(session.tenant, session.id)
-        known = () if current is None else await self.registry.message_digests(current)
-        if not any(message.digest in known for message in said.messages):
+        if current is None:
+            return Said(messages, profile, apart=apart)
+        line = await self.registry.message_digests(current)
+        diverged = divergence(messages, profile, line, current.profile) if line else None
+        if diverged is not None:
+            self.journal.meter.event(f"turn_diverged_{diverged.cause}")
+        said = Said(messages, profile, apart=apart, diverged=diverged)
+        if session.state is SessionState.THAWED and not apart:
+            self._require_related(session, said, line)
+        return said
+
+    def _require_related(self, session: Session, said: Said, line: Sequence[str]) -> None:
+        chat = [message for message in said.messages if message.content.get("role") != "prompt"]
+        if chat and not said.answers and not any(message.digest in line for message in chat):
             raise UnrelatedTurnError(
                 f"Session '{session.id}' was thawed from window '{session.thawed_from}', and the request has none of "
                 "its messages: the model would not see the window. Send the whole conversation; or only what is "
@@ -286,11 +320,12 @@ class PassThrough:
             settle,
             departure,
         )
-        turn_id = None if outbound.turn is None else outbound.turn.id
         task = self._running.start(self._run(exchange, outbound, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
-        return EngineAnswer(head.status, head.headers, head.streamed, incoming.session_id, turn_id, exchange)
+        return EngineAnswer(
+            head.status, head.headers, head.streamed, incoming.session_id, outbound.turn, exchange
+        )
 
     async def _run(self, exchange: Exchange, outbound: _Outbound, session_id: str | None) -> None:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from cwm.domain.divergence import Divergence
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.main_line import Standing, standing
 from cwm.domain.prefix import TokenIds, common_length, digests_at
@@ -22,13 +23,14 @@ class Said:
     """What the request of a turn says.
 
     ``whole``: ``messages`` are the whole conversation, not only what is new. ``apart``: the turn is no part of the session's
-    conversation.
+    conversation. ``diverged``: where it leaves the messages of the current turn.
     """
 
     messages: Sequence[Message] = ()
     profile: Profile = field(default_factory=Profile)
     whole: bool = True
     apart: bool = False
+    diverged: Divergence | None = None
 
     @property
     def answers(self) -> frozenset[str]:

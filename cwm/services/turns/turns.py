@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.divergence import Divergence
 from cwm.domain.errors import CwmError, SessionNotActiveError
 from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
@@ -109,11 +110,17 @@ class RunningTurn:
     _session_id: str
     _said: Said = field(default_factory=Said)
     _asked: Turn | None = None
+    _id: str | None = None
 
     @property
     def id(self) -> str | None:
         """The id of the turn, once it is asked."""
-        return None if self._asked is None else self._asked.id
+        return self._id
+
+    @property
+    def diverged(self) -> Divergence | None:
+        """Where its request leaves what was recorded."""
+        return self._said.diverged
 
     async def ask(self, session: Session, said: Said) -> None:
         """Record that the turn is asked in ``session``. CWM-3002 if the session is not live; CWM-4001."""
@@ -127,8 +134,10 @@ class RunningTurn:
             asked_at=turns.clock.now(),
             client=ORIGIN.get().user_agent or "",
             profile=said.profile,
+            diverged_at=None if said.diverged is None else said.diverged.message,
+            cause="" if said.diverged is None else said.diverged.cause.value,
         )
-        self._said = said
+        self._said, self._id = said, turn.id
         self._asked = await turns.records.begin_turn(turn, session.created_at)
         if self._asked is None:
             raise SessionNotActiveError(

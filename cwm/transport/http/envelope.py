@@ -13,8 +13,6 @@ from cwm.transport.http.errors import error_body, error_headers, status_of
 SESSION_HEADER: Final = "cwm-session-id"
 BRANCH_HEADER: Final = "cwm-branch"
 CONTINUE_HEADER: Final = "cwm-continue"
-_SESSION_HEADER_OUT: Final = b"CWM-Session-Id"
-_TURN_HEADER_OUT: Final = b"CWM-Turn"
 _JSON: Final = (b"content-type", b"application/json")
 _NOT_FORWARDED: Final = frozenset({SESSION_HEADER, BRANCH_HEADER, CONTINUE_HEADER, "authorization", "cookie"})
 # The gateway's own server sets these.
@@ -54,16 +52,9 @@ async def body_of(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
-def returned(
-    headers: Iterable[tuple[bytes, bytes]], session_id: str | None, turn_id: str | None = None
-) -> list[tuple[bytes, bytes]]:
-    """The engine's headers for the client, with the ids of the session and of the turn."""
-    returned_headers = [(name, value) for name, value in headers if name.lower() not in _NOT_RETURNED]
-    if session_id is not None:
-        returned_headers.append((_SESSION_HEADER_OUT, session_id.encode()))
-    if turn_id is not None:
-        returned_headers.append((_TURN_HEADER_OUT, turn_id.encode()))
-    return returned_headers
+def returned(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The engine's headers for the client."""
+    return [(name, value) for name, value in headers if name.lower() not in _NOT_RETURNED]
 
 
 async def send_whole(

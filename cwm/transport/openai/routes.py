@@ -122,7 +122,7 @@ class _Models:
         status, model_id = answered.status, scope.get("path_params", {}).get("model")
         if model_id is not None and status == 200:
             status, content = _one_model(content, model_id)
-        await send_whole(send, status, returned(answered.headers, None), content)
+        await send_whole(send, status, returned(answered.headers), content)
 
 
 class _Unknown:
@@ -148,7 +148,7 @@ async def _watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIt
 
 
 async def _send(send: Send, answered: EngineAnswer) -> None:
-    headers = returned(answered.headers, answered.session_id, answered.turn_id)
+    headers = returned(answered.headers) + _turn_headers(answered)
     if not answered.streamed:
         await _send_body(send, answered, headers)
         return
@@ -161,6 +161,19 @@ async def _send(send: Send, answered: EngineAnswer) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def _turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
+    """Which session and turn were recorded, and at which message the request left what was recorded."""
+    headers = []
+    if answered.session_id is not None:
+        headers.append((b"CWM-Session-Id", answered.session_id.encode()))
+    if answered.turn_id is not None:
+        headers.append((b"CWM-Turn", answered.turn_id.encode()))
+    if (diverged := answered.diverged) is not None:
+        role = f"; role={diverged.role}" if diverged.role.isascii() and diverged.role.isidentifier() else ""
+        headers.append((b"CWM-Diverged-At", f"{diverged.message}{role}; cause={diverged.cause}".encode()))
+    return headers
+
+
 async def _send_body(send: Send, answered: EngineAnswer, headers: list[tuple[bytes, bytes]]) -> None:
     """Send a body whole, so that a failure can still be told, and a large one as it arrives."""
     pieces: list[bytes] = []
@@ -170,6 +183,8 @@ async def _send_body(send: Send, answered: EngineAnswer, headers: list[tuple[byt
         if sum(map(len, pieces)) > _WHOLE_BYTES:
             break
     else:
+        if answered.turn is not None and answered.cached_tokens is not None:
+            headers.append((b"CWM-Cached-Tokens", b"%d" % answered.cached_tokens))
         await send_whole(send, answered.status, headers, b"".join(pieces))
         return
     await send({"type": "http.response.start", "status": answered.status, "headers": headers})

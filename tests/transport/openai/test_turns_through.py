@@ -54,8 +54,61 @@ async def test_the_client_gets_the_bytes_the_engine_would_have_sent(
     assert through.status_code == straight.status_code
     hop = {"date", "server", "transfer-encoding", "content-length"}
     kept = {(k, v) for k, v in straight.headers.items() if k not in hop}
-    added = {("cwm-session-id", "s1")} if headers else set()
-    assert {(k, v) for k, v in through.headers.items() if k not in hop} == kept | added
+    added = {name for name, _ in through.headers.items() if name.startswith("cwm-")}
+    assert {(k, v) for k, v in through.headers.items() if k not in hop | added} == kept
+    assert added - {"cwm-cached-tokens"} == ({"cwm-session-id", "cwm-turn"} if headers else set())
+
+
+@STREAMED
+async def test_an_answer_says_which_turn_it_is_and_where_its_request_left_what_was_recorded(
+    cwm: Gateway, stream: bool
+) -> None:
+    said: list[Any] = [{"role": "user", "content": "hey"}]
+    first = await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    assert "cwm-diverged-at" not in first.headers
+    said += [first.json()["choices"][0]["message"], {"role": "user", "content": "on"}]
+    extended = await cwm.client.post(CHAT, json=request(CHAT, messages=said, stream=stream), headers=SESSION)
+    assert "cwm-diverged-at" not in extended.headers
+    said[2] = {"role": "user", "content": "no"}
+    edited = await cwm.client.post(CHAT, json=request(CHAT, messages=said, stream=stream), headers=SESSION)
+    assert edited.headers["cwm-diverged-at"] == "2; role=user; cause=edited"
+    turn = await cwm.registry.turn(TENANT, edited.headers["cwm-turn"])
+    assert turn is not None
+    assert (turn.diverged_at, turn.cause, turn.number) == (2, "edited", 3)
+    assert cwm.meter.counts["event turn_diverged_edited"] == 1
+
+
+async def test_a_turn_that_is_asked_apart_is_no_part_of_the_conversation(cwm: Gateway) -> None:
+    await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    longer = request(CHAT, messages=[{"role": "user", "content": "much longer than the first one"}])
+    apart = await cwm.client.post(CHAT, json=longer, headers={**SESSION, "CWM-Branch": "new"})
+    turn = await cwm.registry.turn(TENANT, apart.headers["cwm-turn"])
+    assert turn is not None
+    assert not turn.main
+    assert await cwm.tokens("s1") == (*b"hey", *ANSWER_IDS)
+    refused = await cwm.client.post(CHAT, json=longer, headers={**SESSION, "CWM-Branch": "old"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "CWM-1003")
+
+
+@pytest.mark.parametrize(
+    ("headers", "more", "code"),
+    [
+        ({"CWM-Continue": "s1"}, {}, "CWM-1003"),
+        ({"CWM-Continue": "session:nobody"}, {}, "CWM-2001"),
+        ({"CWM-Continue": "turn:nobody"}, {}, "CWM-2007"),
+        ({"CWM-Continue": "window:nobody"}, {}, "CWM-2002"),
+        ({"CWM-Continue": "session:s1", "CWM-Session-Id": "s2"}, {}, "CWM-1003"),
+        ({"CWM-Continue": "session:s1"}, {"continue_final_message": True}, "CWM-1003"),
+        ({"CWM-Continue": "session:s1"}, {"messages": []}, "CWM-1003"),
+    ],
+)
+async def test_what_cannot_be_continued_is_refused_with_the_reason(
+    cwm: Gateway, headers: dict[str, str], more: dict[str, Any], code: str
+) -> None:
+    await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    refused = await cwm.client.post(CHAT, json=request(CHAT, **more), headers=headers)
+    assert refused.json()["error"]["code"] == code
+    assert await cwm.tokens("s1") == (*b"hey", *ANSWER_IDS)
 
 
 @BOTH

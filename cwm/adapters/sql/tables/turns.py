@@ -37,6 +37,8 @@ turns = Table(
     required("main", Boolean),
     required("abandoned", Boolean),
     Column("cached_tokens", Integer),
+    Column("diverged_at", Integer),
+    required("cause", Text),
     Column("head", Text),
     required("messages", JSON),
     # Last: SQLite reads through everything before a column.

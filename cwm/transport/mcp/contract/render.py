@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, cast
 
+from cwm.domain.divergence import Cause
 from cwm.domain.engine import Tier
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn
@@ -195,6 +196,8 @@ def _turn_item(turn: Turn) -> schemas.TurnItem:
     answer["prompt_tokens"], answer["token_count"] = turn.prompt_tokens, turn.total_tokens
     if turn.parent is not None:
         answer["parent"], answer["parent_at"] = turn.parent, turn.parent_at
+    if turn.diverged_at is not None:
+        answer["diverged_at"], answer["cause"] = turn.diverged_at, Cause(turn.cause).value
     if turn.cached_tokens is not None:
         answer["cached_tokens"] = turn.cached_tokens
     return answer

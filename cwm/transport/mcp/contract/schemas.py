@@ -309,6 +309,24 @@ class TurnItem(TypedDict):
     cached_tokens: NotRequired[
         Annotated[int, Field(description="Prompt tokens that were not computed again")]
     ]
+    diverged_at: NotRequired[
+        Annotated[int, Field(description="Message at which its request left those of the then current turn")]
+    ]
+    cause: NotRequired[
+        Annotated[
+            Literal[
+                "system_text",
+                "tools",
+                "edited",
+                "dropped",
+                "inserted",
+                "rendered",
+                "repeated",
+                "unrelated",
+            ],
+            Field(description="Why it left them; rendered: an answer came back with other words"),
+        ]
+    ]
     author: str
     client: NotRequired[Annotated[str, Field(description="User agent of the client, as it says itself")]]
     asked_at: Timestamp
