@@ -1,0 +1,95 @@
+"""``cwm turns …`` at a gateway without an engine: reading and going back need none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.sql.audit.log import SqlAuditLog
+from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.domain.audit_chain import ChainKeys
+from cwm.domain.messages import message_of
+from cwm.domain.principal import Principal
+from cwm.services.turns.placement import Said
+from cwm.services.turns.turns import Answered, Turns
+from tests.cli.command import cwm, refused, serving
+from tests.contracts.nouns import a_session
+
+pytestmark = pytest.mark.slow
+
+ONE, TWO = tuple(range(100, 140)), tuple(range(200, 230))
+
+
+@pytest.fixture
+async def stocked(sqlite_url: str, tmp_path: Path) -> AsyncIterator[tuple[str, list[str]]]:
+    """The URL of a gateway with a session ``s`` of two turns, and the ids of these."""
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
+    turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
+    session = await registry.add_session(a_session("s", "default"), ())
+    ids: list[str] = []
+    said = [message_of({"role": "user", "content": "One?"})]
+    for prompt, answer in ((ONE, "First."), ((*ONE, *TWO), "Second.")):
+        with turns.begin(Principal("default", "ann"), "s") as turn:
+            await turn.ask(session, Said(said))
+            reply = message_of({"role": "assistant", "content": answer})
+            await turn.record(Answered((*prompt, 7, 8), len(prompt), reply, 0))
+        said += [reply, message_of({"role": "user", "content": "Two?"})]
+        ids.append(turn.id or "")
+    await database.dispose()
+    with serving(tmp_path) as (url, _):
+        yield url, ids
+
+
+async def test_the_turns_of_a_session_are_listed_and_shown(
+    stocked: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    url, (first, second) = stocked
+    log = cwm(tmp_path, "turns", "log", "s", "--url", url, COLUMNS="300").stdout
+    newest, oldest = [line for line in log.splitlines() if "turn_" in line][:2]
+    assert newest.startswith("*")
+    assert second in newest
+    assert f"continues {first} at 40" in newest
+    assert first in oldest
+    shown = cwm(tmp_path, "turns", "show", "s", "--url", url).stdout
+    assert shown == "[user]\nOne?\n\n[assistant]\nFirst.\n\n[user]\nTwo?\n\n[assistant]\nSecond.\n\n"
+    export = cwm(tmp_path, "turns", "show", "--turn", first, "--format", "anthropic", "--url", url).stdout
+    assert [message["role"] for message in json.loads(export)["messages"]] == ["user", "assistant"]
+
+
+async def test_contexts_are_compared_and_gone_back_to(stocked: tuple[str, list[str]], tmp_path: Path) -> None:
+    url, (first, second) = stocked
+    compared = cwm(tmp_path, "turns", "diff", f"turn:{first}", "session:s", "--url", url).stdout
+    assert "The first 40 tokens and 2 messages are equal, of 42 and 72 tokens." in compared
+    assert "+ [user] Two?" in compared
+    branch = cwm(tmp_path, "turns", "branch", first, "--session", "b", "--url", url).stdout
+    assert branch == "b\n"
+    assert "First." in cwm(tmp_path, "turns", "show", "b", "--url", url).stdout
+    refused(cwm(tmp_path, "turns", "delete", second, "--yes", "--url", url), "CWM-3004")
+    reverted = cwm(tmp_path, "turns", "revert", first, "--url", url).stdout
+    assert reverted == f"Session s is at {first}: 42 tokens.\n"
+    assert cwm(tmp_path, "turns", "delete", second, "--yes", "--url", url).stdout == "Deleted 1 turn.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("turns", "log", "nobody"), "CWM-2001"),
+        (("turns", "log"), "CWM-1003"),
+        (("turns", "show", "--turn", "nobody"), "CWM-2007"),
+        (("turns", "show", "--window", "nobody"), "CWM-2002"),
+        (("turns", "diff", "s", "session:s"), "CWM-1003"),
+        (("turns", "branch", "nobody"), "CWM-2007"),
+        (("sessions", "unfreeze", "s"), "CWM-3002"),
+    ],
+    ids=" ".join,
+)
+async def test_a_refusal_says_what_is_wrong(
+    stocked: tuple[str, list[str]], tmp_path: Path, arguments: tuple[str, ...], code: str
+) -> None:
+    refused(cwm(tmp_path, *arguments, "--url", stocked[0]), code)
