@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import sys
+from array import array
 from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
 
@@ -14,7 +16,10 @@ TOKEN_BYTES: Final = 4
 
 def pack(token_ids: Sequence[int]) -> bytes:
     """Little-endian unsigned 32-bit words, four bytes a token, on any machine."""
-    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+    words = array("I", token_ids)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
 
 
 def unpack(packed: bytes) -> TokenIds:

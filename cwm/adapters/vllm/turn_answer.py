@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
@@ -69,7 +71,7 @@ class _Ids:
             name = _NAME_BEGINS.search(content[max(0, match.start() - 9) : match.start()])
             if name is None:
                 continue
-            ids = json.loads(match[1])
+            ids = from_json(match[1])
             if name[1]:
                 self._take_prompt(ids)
             else:

@@ -68,7 +68,12 @@ class Placement:
         current = await self.records.current_turn(turn.tenant, turn.session_id)
         if current is None:
             return Parentage()
-        parent, parent_at = await self._parent(turn, prompt, current)
+        digests = digests_at(prompt, (current.prompt_tokens, current.total_tokens))
+        parent, parent_at = (
+            (current, current.total_tokens)
+            if digests.get(current.total_tokens) == current.digest
+            else await self._parent(turn, prompt, current)
+        )
         line = await self.records.message_digests(current)
         on_line = parent is not None and parent.id == current.id
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
@@ -83,15 +88,13 @@ class Placement:
             else standing(
                 turn,
                 current,
-                extends=_extends(prompt, current),
+                extends=digests.get(current.prompt_tokens) == current.prompt_digest,
                 carries=bool(said.answers.intersection(line)) if line else bool(said.answers),
             ),
         )
 
     async def _parent(self, turn: Turn, prompt: TokenIds, current: Turn) -> tuple[Turn | None, int]:
         """The parent and the token at which it is left: the turn that the prompt continues the furthest, else branches from."""
-        if current.total_tokens <= len(prompt) and _extends(prompt, current, whole=True):
-            return current, current.total_tokens
         recent = [
             recorded
             for recorded in await self.records.turns(turn.tenant, turn.session_id, _RECENT)
@@ -109,10 +112,10 @@ class Placement:
             if reach < parent.total_tokens:
                 reach = common_length(await self.records.turn_tokens(parent), prompt)
             return parent, reach
-        return await self._branch(prompt, current, recent)
+        return await self._branch(turn, prompt, current, recent)
 
     async def _branch(
-        self, prompt: TokenIds, current: Turn, recent: Sequence[Turn]
+        self, turn: Turn, prompt: TokenIds, current: Turn, recent: Sequence[Turn]
     ) -> tuple[Turn | None, int]:
         by_id = {one.id: one for one in recent}
         beginnings = [one for one in recent if one.parent_at < by_id.get(one.parent or "", one).prompt_tokens]
@@ -122,19 +125,11 @@ class Placement:
             if length > longest:
                 longest, parent = length, one
         # The tokens up to there may be an ancestor's. Two turns with one prompt have one parent.
-        while parent is not None and (longest <= parent.parent_at or _is_of(prompt, parent)):
+        while parent is not None and (
+            longest <= parent.parent_at or parent.prompt_digest == turn.prompt_digest
+        ):
             longest, parent = min(longest, parent.parent_at), by_id.get(parent.parent or "")
         return parent, longest if parent else 0
-
-
-def _extends(prompt: TokenIds, turn: Turn, *, whole: bool = False) -> bool:
-    """Whether the prompt begins with the turn's prompt, or with its ``whole`` context."""
-    length, digest = (turn.total_tokens, turn.digest) if whole else (turn.prompt_tokens, turn.prompt_digest)
-    return digests_at(prompt, (length,)).get(length) == digest
-
-
-def _is_of(prompt: TokenIds, turn: Turn) -> bool:
-    return len(prompt) == turn.prompt_tokens and _extends(prompt, turn)
 
 
 def _common(a: Sequence[str], b: Sequence[str]) -> int:
