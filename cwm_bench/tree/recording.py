@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from string import ascii_letters
 from typing import Final
+from uuid import uuid4
 
 import httpx2
 
@@ -24,13 +25,14 @@ from cwm_bench.tree.stub_engine import ANSWER, MODEL
 
 _GOALS_MS: Final = {8_000: 2, 100_000: 10}
 _GROWTH_TURNS: Final = 45
-_PAIRS: Final = 100
+_CONVERSATIONS: Final = 3
+_PAIRS: Final = 30
 _QUESTION_CHARS: Final = 64
 _CHARS_A_TOKEN: Final = 4
 _TIMEOUT_SECONDS: Final = 60
 NOTE: Final = (
-    f"medians of {_PAIRS} pairs of the same chat request, with CWM-Session-Id and without, in turns, in a conversation of "
-    f"{_GROWTH_TURNS} turns and more; in front of an engine that answers at once with ids, on SQLite; with a session the engine sends "
+    f"medians of {_CONVERSATIONS * _PAIRS} pairs of the same chat request, with CWM-Session-Id and without, in turns, in conversations of "
+    f"{_GROWTH_TURNS} to {_GROWTH_TURNS + _PAIRS} turns; in front of an engine that answers at once with ids, on SQLite; with a session the engine sends "
     "the ids of the whole prompt"
 )
 
@@ -74,7 +76,9 @@ async def measure(folder: Path, report: Callable[[str], None]) -> list[Figure]:
     ):
         for size in SIZES:
             report(f"recording {size.tokens:,} tokens{', streamed' if size.stream else ''}")
-            times = await _Turns(http, served, size).times()
+            times = RecordingTimes()
+            for _ in range(_CONVERSATIONS):
+                await _Turns(http, served, size).measure(times)
             figures += figures_of(size, times)
     return figures
 
@@ -114,12 +118,12 @@ class _Turns:
     http: httpx2.AsyncClient
     gateway: Gateway
     size: Size
+    session: str = field(default_factory=lambda: f"recording_{uuid4().hex[:12]}")
     messages: list[dict[str, str]] = field(default_factory=list)
     random: Random = field(default_factory=lambda: Random(0))  # noqa: S311 - repeatable, not secret
 
-    async def times(self) -> RecordingTimes:
-        """The first requests, while it grows, warm everything up."""
-        times = RecordingTimes()
+    async def measure(self, times: RecordingTimes) -> None:
+        """The first requests, while the conversation grows, warm everything up."""
         for _ in range(_GROWTH_TURNS):
             await self._ask(self._body(self.size.tokens * _CHARS_A_TOKEN // _GROWTH_TURNS), recorded=True)
         for number in range(_PAIRS):
@@ -129,7 +133,6 @@ class _Turns:
                 ms = await self._ask(body, recorded=recorded)
                 cpu = cpu_ms(self.gateway.pid) - used
                 (times.recorded if recorded else times.bare).append((ms, cpu))
-        return times
 
     def _body(self, chars: int) -> bytes:
         """The next request: the conversation and a message of this length."""
@@ -142,7 +145,7 @@ class _Turns:
         """Ms until the end of the answer."""
         headers = {
             "content-type": "application/json",
-            **({"CWM-Session-Id": self.size.key} if recorded else {}),
+            **({"CWM-Session-Id": self.session} if recorded else {}),
         }
         started = time.perf_counter()
         response = await self.http.post(

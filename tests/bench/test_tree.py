@@ -127,6 +127,7 @@ async def test_recording_is_measured_through_a_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "SIZES", (Size(8_000, stream=True),))
+    monkeypatch.setattr(recording, "_CONVERSATIONS", 1)
     monkeypatch.setattr(recording, "_PAIRS", 4)
     measured = {figure.key: figure.measured for figure in await recording.measure(tmp_path, lambda _: None)}
     assert measured.keys() == {
