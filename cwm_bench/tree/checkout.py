@@ -221,7 +221,7 @@ def message_chars(tokens_left: int, turns_left: int) -> int:
 
 def summary(figures: CheckoutFigures) -> dict[str, Any]:
     conversation = figures.kv["conversation"]
-    errors = [reuse.error_blocks(figures.block) for reuse in figures.reuses]
+    largest: float = max((reuse.error_blocks(figures.block) for reuse in figures.reuses), key=abs)
     return {
         "turns": len(figures.checkouts),
         "checkout_exact": sum(checkout.exact for checkout in figures.checkouts),
@@ -231,7 +231,7 @@ def summary(figures: CheckoutFigures) -> dict[str, Any]:
         "storage_ratio_with_branches": ratio(figures.tree_with_branches, figures.context),
         "ref_bytes_share": ratio(figures.kv["windows"] - conversation, conversation),
         "branch_bytes_share": ratio(figures.kv["branches"] - figures.kv["windows"], conversation),
-        "prediction_error_blocks": round(max(errors, key=abs), 3),
+        "prediction_error_blocks": round(largest, 3),
     }
 
 

@@ -19,7 +19,7 @@ BLOCK = 64
 
 
 def figures(**changes: Any) -> CheckoutFigures:
-    fields = {
+    fields: dict[str, Any] = {
         "checkouts": [Checkout(1, 100, 50.0, 90.0, exact=True), Checkout(2, 200, 50.0, 150.0, exact=False)],
         "reuses": [Reuse(parent_at=129, prompt_tokens=200, cached_tokens=128)],
         "last_ms": {"vllm": 20.0, "cpu": 30.0, "lower": 40.0},
