@@ -23,7 +23,10 @@ _ENDS: Final = "3"
 _GETS: Final[dict[str, Any]] = {
     "/v1/models": {"data": [{"id": MODEL, "root": MODEL, "max_model_len": _MAX_MODEL_LEN}]},
     "/version": {"version": "0.32.0"},
-    "/tokenizer_info": {},
+    # As many as Llama 3 has.
+    "/tokenizer_info": {
+        "added_tokens_decoder": {str(at): f"<|reserved_special_token_{at}|>" for at in range(256)}
+    },
 }
 
 
