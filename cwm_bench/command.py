@@ -11,6 +11,7 @@ import typer
 
 from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions, in_order
+from cwm_bench.tree.parts import TreePart
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,6 +137,29 @@ def bench_arms(
         raise typer.Exit(FOUND_FAULTS)
 
 
+@app.command("tree")
+def bench_tree(
+    model: _Model = None,
+    only: Annotated[
+        list[TreePart] | None,
+        typer.Option(help="Measure this part; again for more.", show_default="all parts"),
+    ] = None,
+    json_file: _JsonFile = None,
+) -> None:
+    """Going back to each of 40 turns, what they take up, and what recording adds to a turn.
+
+    Exit code 1 when a branch continued differently from a cold run of its tokens although the engine computes in float32.
+    """
+    settings = load_settings(model=model)
+
+    from cwm_bench.tree.run import run
+
+    report, exact = run_to_end(lambda _: run(settings, _progress, only or list(TreePart)))
+    _publish(report, json_file)
+    if not exact:
+        raise typer.Exit(FOUND_FAULTS)
+
+
 @app.command("gateway")
 def bench_gateway(
     rounds: Annotated[int, typer.Option(min=3, help="Rounds of 400 calls to each server.")] = 9,
@@ -165,13 +189,15 @@ def bench_context(
 
 @app.command("scale")
 def bench_scale(
-    windows: Annotated[int, typer.Option(min=1_000, help="Windows in each database.")] = 1_000_000,
+    windows: Annotated[
+        int, typer.Option(min=1_000, help="Windows, and turns, in each database.")
+    ] = 1_000_000,
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of mixed calls.")] = 10,
     rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each list.")] = 30,
     plans: Annotated[bool, typer.Option("--plans", help="Also show the databases' query plans.")] = False,
     json_file: _JsonFile = None,
 ) -> None:
-    """A million windows on SQLite and Postgres: lists, searches, statuses; then 200 calls/s. No engine; extra `embedded`."""
+    """A million windows and turns on SQLite and Postgres: lists, searches, statuses; then 200 calls/s. No engine; extra `embedded`."""
     home = _home()
 
     from cwm_bench.scale.run import ScaleRun, run

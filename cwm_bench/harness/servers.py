@@ -196,5 +196,11 @@ def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def cpu_ms(pid: int) -> float:
+    """Processor time of the living threads of a process."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text(encoding="ascii").split()[0]) for thread in threads) / 1e6
+
+
 def _tail(log: Path) -> str:
     return log.read_text(encoding="utf-8")[-2000:]

@@ -17,7 +17,7 @@ from sqlalchemy.schema import CreateIndex
 
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.tables.sessions import sessions, snapshots
-from cwm.adapters.sql.tables.turns import turns
+from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.window_lists import window_counts, window_grams, window_search, window_terms
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.window_list.terms import grams_of, spelled
@@ -26,6 +26,7 @@ from cwm_bench.scale.rows import batches
 _TABLES: Final = (
     sessions,
     turns,
+    turn_contents,
     snapshots,
     windows,
     window_search,
@@ -53,7 +54,7 @@ class _Bulk(Protocol):
 
 
 async def fill(url: str, count: int, progress: Callable[[str], None]) -> None:
-    """Make the schema in an empty database, and ``count`` windows with their sessions, tokens and chunks."""
+    """Make the schema in an empty database, and ``count`` windows with their sessions, turns, tokens and chunks."""
     await schema.upgrade(url)
     async with _bulk(url) as bulk:
         for index in _indexes():

@@ -18,13 +18,15 @@ from sqlalchemy import Connection, Engine, event, text
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.window import WindowQuery, WindowSort
+from cwm.services.turns.history import TurnSource
 from cwm.settings import Database, Isolation, Settings
 from cwm.settings import Engine as EngineSettings
 from cwm.wiring.parts import Parts, build_parts
 from cwm_bench.harness.agents import Agent
 from cwm_bench.harness.figures import median
 from cwm_bench.harness.goals import percentile
-from cwm_bench.scale.rows import TENANT, made_at, name_of, session_id_of
+from cwm_bench.harness.servers import cpu_ms
+from cwm_bench.scale.rows import TENANT, WINDOWS_A_SESSION, made_at, name_of, session_id_of
 
 WHO: Final = Principal(TENANT, "agent")
 
@@ -77,15 +79,7 @@ class Stopwatch:
         )
 
     def _used_ms(self) -> float:
-        return sum(_thread_ns(tid) for pid in self.pids for tid in _threads(pid)) / 1e6
-
-
-def _threads(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/task").iterdir())
-
-
-def _thread_ns(thread: Path) -> int:
-    return int((thread / "schedstat").read_text(encoding="ascii").split()[0])
+        return sum(map(cpu_ms, self.pids))
 
 
 async def servers_of(parts: Parts) -> list[int]:
@@ -194,8 +188,15 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[QueryT
         )
     ]
     timed.append(await time_of("window status", partial(browse.window, WHO, _frozen(count))))
-    session = session_id_of(count // 200 // 10 * 10 + 1)
+    session = _talked_in(count)
     timed.append(await time_of("session status", partial(browse.session, WHO, session)))
+    history, of = parts.services.history, TurnSource(session)
+    timed.append(await time_of("turn log, 50 turns", partial(history.log, WHO, of)))
+    timed.append(
+        await time_of("turn log, from half-way", partial(history.log, WHO, of, before=WINDOWS_A_SESSION // 2))
+    )
+    timed.append(await time_of("turn show", partial(history.show, WHO, of)))
+    timed.append(await time_of("turn show, with tokens", partial(history.show, WHO, of, tokens=True)))
     return timed
 
 
@@ -206,6 +207,8 @@ async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[
         "window_list, search: one name": ("window_list", {"search": name_of(count // 3)}),
         "session_list": ("session_list", {}),
         "window_status": ("window_status", {"window_name": _frozen(count)}),
+        "turn_log": ("turn_log", {"session_id": _talked_in(count)}),
+        "turn_show": ("turn_show", {"session_id": _talked_in(count)}),
     }
     time_of = Stopwatch(rounds, pids)
     return [
@@ -230,6 +233,11 @@ async def plans(parts: Parts, count: int) -> list[tuple[str, str]]:
 def _frozen(count: int) -> str:
     """A window of the querying tenant that has chunk references."""
     return name_of(count // 2000 * 1000 + 100)
+
+
+def _talked_in(count: int) -> str:
+    """A session of the querying tenant."""
+    return session_id_of(count // 200 // 10 * 10 + 1)
 
 
 def _plan(statement: str, parameters: Any, connection: Connection) -> str:

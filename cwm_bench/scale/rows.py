@@ -1,7 +1,8 @@
 """The rows of a large team's registry, which depend only on the number of its windows.
 
 One tenant has nine tenths of everything, nine others share the rest. A session has a hundred windows: four snapshots, each
-frozen once and cloned 24 times. Models change over the years; a few tags are on many windows and most on few.
+frozen once and cloned 24 times. It has as many turns, each of which continues the one before. Models change over the years;
+a few tags are on many windows and most on few.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
-from cwm.adapters.sql.registry.packed import compress
-from cwm.adapters.sql.registry.sessions import first_turn, standing
-from cwm.adapters.sql.rows import session_values, window_values
+from cwm.adapters.sql.registry.packed import compress, compress_json
+from cwm.adapters.sql.registry.sessions import head_of, standing
+from cwm.adapters.sql.rows import session_values, turn_values, window_values
 from cwm.adapters.sql.tables.sessions import sessions, snapshots
-from cwm.adapters.sql.tables.turns import turns
+from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.window_lists import window_search, window_terms
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.window_list.terms import search_values, term_values
 from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.messages import message_of
+from cwm.domain.prefix import digest
 from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Message, Turn, TurnState
 from cwm.domain.window import Durability, Retention, Window
 
 TENANT: Final = "default"
@@ -31,6 +35,7 @@ WINDOWS_A_SESSION: Final = 100
 _CLONES: Final = 25
 _BEGAN: Final = datetime(2024, 11, 1, tzinfo=UTC)
 _YEARS: Final = timedelta(days=730)
+_TURN_TOKENS: Final = 5
 _CHUNK_TOKENS: Final = 256
 _CHUNK_BYTES: Final = 9_437_184
 _LENGTHS: Final = (512, 512, 768, 1024, 1024, 2048, 4096)
@@ -81,6 +86,11 @@ def session_id_of(session: int) -> str:
     return f"session-{session:06d}"
 
 
+def turn_id_of(session: int, number: int) -> str:
+    """The id of the ``number``-th turn of a session, from 1 on."""
+    return f"turn_{session:024x}{number:08x}"
+
+
 def made_at(number: int, count: int) -> datetime:
     return _BEGAN + _YEARS * (number / count)
 
@@ -101,11 +111,57 @@ def _add_session(batch: Batch, session: int, first: int, size: int, count: int) 
         updated_at=at + timedelta(minutes=chance.randrange(1, 600)),
         frozen_at=at,
     )
-    turn = first_turn(record, _ids(session, record.token_count))
-    batch.add(sessions, session_values(record) | standing(turn) | {"thawed_from_uid": None})
-    batch.add(turns, turn)
+    rows = list(_turns(record, session, size))
+    batch.add(sessions, session_values(record) | standing(rows[-1]) | {"thawed_from_uid": None})
+    batch.add(turns, *rows)
+    keys = {"tenant": tenant, "session_id": record.id}
+    batch.add(
+        turn_contents, *(keys | {"digest": each.digest, "packed": packed} for each, packed in _said(size))
+    )
     for start in range(first, first + size, _CLONES):
         _add_clones(batch, record, start, min(_CLONES, first + size - start), count, chance)
+
+
+def _turns(session: Session, number: int, count: int) -> Iterator[dict[str, Any]]:
+    """The rows of ``count`` turns that end at the session's size: of a question and an answer each."""
+    every = _ids(number, session.token_count)
+    first = len(every) - (count - 1) * _TURN_TOKENS
+    parent, parent_at = None, 0
+    for turn_number in range(1, count + 1):
+        total = first + (turn_number - 1) * _TURN_TOKENS
+        packed, _ = compress(every[parent_at:total])
+        turn = Turn(
+            tenant=session.tenant,
+            session_id=session.id,
+            id=turn_id_of(number, turn_number),
+            author=session.owner,
+            asked_at=session.updated_at,
+            ended_at=session.updated_at,
+            number=turn_number,
+            state=TurnState.ENDED,
+            parent=parent,
+            parent_at=parent_at,
+            parent_messages=2 * (turn_number - 1),
+            prompt_tokens=total - 1,
+            total_tokens=total,
+            prompt_digest=digest(every[: total - 1]),
+            digest=digest(every[:total]),
+            continues=parent is not None,
+            main=True,
+        )
+        said = [each.digest for each, _ in _said(count)[2 * turn_number - 2 : 2 * turn_number]]
+        yield turn_values(turn) | {"head": head_of(every), "packed": packed, "messages": said}
+        parent, parent_at = turn.id, total
+
+
+@cache
+def _said(turn_count: int) -> list[tuple[Message, bytes]]:
+    """The messages of that many turns, the same in every session, and their stored form."""
+    texts = (f"{number}: {' '.join(_TASKS * 4)}" for number in range(2 * turn_count))
+    messages = (
+        message_of({"role": ("user", "assistant")[at % 2], "content": text}) for at, text in enumerate(texts)
+    )
+    return [(message, compress_json(message.content)) for message in messages]
 
 
 def _add_clones(

@@ -1,4 +1,4 @@
-"""``cwm bench scale``: a million windows in both databases, and 200 tool calls per second for minutes."""
+"""``cwm bench scale``: a million windows and as many turns in both databases, and 200 tool calls per second for minutes."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ async def run(progress: Callable[[str], None], effort: ScaleRun, home: Path) -> 
             "cores": os.cpu_count(),
             "load": [round(load, 2) for load in os.getloadavg()],
             "windows": effort.windows,
+            "turns": effort.windows,
             "sessions": -(-effort.windows // WINDOWS_A_SESSION),
             "minutes": effort.minutes,
         },
@@ -79,6 +80,7 @@ async def run(progress: Callable[[str], None], effort: ScaleRun, home: Path) -> 
             "worst_median_ms": worst.p50,
             "worst_median_of": worst.name,
             "worst_median_cpu_ms": max(each.cpu for each in shallow),
+            "worst_turn_median_ms": max(each.p50 for each in shallow if "turn" in each.name),
             "over_goal": sum(each.p50 >= _GOAL_MS for each in shallow),
         }
         progress(f"{effort.minutes:g} minutes of mixed calls")

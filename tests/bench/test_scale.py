@@ -17,7 +17,7 @@ from cwm_bench.scale import rows as scale_rows
 from cwm_bench.scale import run as scale
 from cwm_bench.scale.run import ScaleRun
 
-PROMISED = {"windows", "worst_median_ms", "errors", "p99_ms"}
+PROMISED = {"windows", "worst_median_ms", "worst_turn_median_ms", "errors", "p99_ms"}
 
 
 def test_windows_are_as_many_as_asked_for_and_the_same_each_time() -> None:
@@ -42,6 +42,13 @@ async def test_what_is_filled_in_is_found_as_what_gateways_write(empty_database_
             assert bool(found.windows) == (case.name not in {"tag of none", "search: nothing"}) or (
                 found.total <= case.query.offset
             ), case.name
+        session = await registry.session(scale_rows.TENANT, scale_rows.session_id_of(1))
+        current = await registry.current_turn(scale_rows.TENANT, scale_rows.session_id_of(1))
+        assert session is not None
+        assert current is not None
+        assert current.number == scale_rows.WINDOWS_A_SESSION
+        assert len(await registry.turn_tokens(current)) == session.token_count
+        assert len(await registry.turn_messages(current)) == 2 * scale_rows.WINDOWS_A_SESSION
         name = every.windows[0].name
         await registry.remove_window(every.windows[0], every.windows[0].created_at)
         assert (await registry.windows(scale_rows.TENANT, WindowQuery(search=name))).total == 0

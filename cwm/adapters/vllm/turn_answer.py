@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
@@ -69,7 +71,7 @@ class _Ids:
             name = _NAME_BEGINS.search(content[max(0, match.start() - 9) : match.start()])
             if name is None:
                 continue
-            ids = json.loads(match[1])
+            ids = from_json(match[1])
             if name[1]:
                 self._take_prompt(ids)
             else:
@@ -305,20 +307,24 @@ class StreamAnswer(_Answer):
 
     def __init__(self, *, recorded: bool, hide_ids: bool) -> None:
         super().__init__(hide_ids=hide_ids, recorded=recorded)
-        self._pending = b""
+        self._pending: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
-        text = self._pending + chunk
+        self._pending.append(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:
+            return b""
+        text = b"".join(self._pending)
         events: list[bytes] = []
         start = 0
-        for end in _EVENT_END.finditer(text, max(0, len(self._pending) - 3)):
+        for end in _EVENT_END.finditer(text, max(0, len(text) - len(chunk) - 3)):
             events.append(self._event(text[start : end.end()]))
             start = end.end()
-        self._pending = text[start:]
+        self._pending = [text[start:]]
         return b"".join(events)
 
     def finish(self) -> bytes:
-        rest, self._pending = self._pending, b""
+        rest = b"".join(self._pending)
+        self._pending.clear()
         return self._event(rest) if rest else b""
 
     def _event(self, event: bytes) -> bytes:

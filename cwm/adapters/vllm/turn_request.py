@@ -317,4 +317,5 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
     elif isinstance(value, dict):
         for name in ("content", "text", "reasoning"):
-            yield from _strings(value.get(name))
+            if (inner := value.get(name)) is not None:
+                yield from _strings(inner)

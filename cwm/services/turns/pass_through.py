@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -290,7 +290,7 @@ class PassThrough:
     ) -> None:
         """Audit a prompt that contains control tokens: its text may imitate another role."""
         special = await self.engine.special_tokens(session.model)
-        count = sum(text.count(token) for text in request.texts() for token in special)
+        count = _occurrences(request.texts(), special)
         if not count:
             return
         await self.journal.note(
@@ -406,6 +406,17 @@ def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> Abs
     if (conversation := named(session_id)) is not None:
         ids_requested["gen_ai.conversation.id"] = conversation
     return tracer.span(operation if model is None else f"{operation} {model}", SpanKind.CLIENT, ids_requested)
+
+
+def _occurrences(texts: Iterable[str], tokens: Collection[str]) -> int:
+    """How often the tokens occur. A model may have hundreds, of few beginnings, and most texts have none of those."""
+    beginnings = {token[:2] for token in tokens}
+    count = 0
+    for text in texts:
+        present = {beginning for beginning in beginnings if beginning in text}
+        if present:
+            count += sum(text.count(token) for token in tokens if token[:2] in present)
+    return count
 
 
 def _apart(branch: str | None) -> bool:

@@ -72,8 +72,9 @@ def messages_of(connection: Connection, tenant: str, session_id: str, turn_id: s
     contents: dict[str, dict[str, Any]] = {}
     for batch in at_a_time(sorted(set(digests))):
         which = {"of_tenant": tenant, "of_session": session_id, "of_digests": batch}
-        for row in connection.execute(_CONTENTS, which):
-            contents[row.digest] = restore_json(row.packed, **whose)
+        rows = connection.execute(_CONTENTS, which).all()
+        messages = restore_json((row.packed for row in rows), **whose)
+        contents |= zip((row.digest for row in rows), messages, strict=True)
     if not contents.keys() >= set(digests):
         raise StorageCorruptionError("A message of a turn is gone.", **whose)
     return [Message(digest, contents[digest]) for digest in digests]

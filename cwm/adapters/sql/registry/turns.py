@@ -71,6 +71,7 @@ _NUMBERED: Final = (
     .values(next_number=sessions.c.next_number + 1, updated_at=bindparam("to_asked_at"))
     .returning((sessions.c.next_number - 1).label("number"))
 )
+_BEGUN: Final = insert(turns)
 _DROPPED: Final = delete(turns).where(_ASKED)
 
 _EVERY_NUMBER: Final = 2**31 - 1
@@ -158,7 +159,7 @@ class TurnRecords:
         else:
             number = connection.execute(_NUMBERED, values).scalar_one_or_none()
             if number is not None:
-                connection.execute(insert(turns), content | {"number": number})
+                connection.execute(_BEGUN, content | {"number": number})
         return None if number is None else replace(turn, number=number)
 
     @writing_at_once

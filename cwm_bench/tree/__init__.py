@@ -1,0 +1,1 @@
+"""Benchmark of a conversation as a tree of turns: going back in it, and recording it."""
