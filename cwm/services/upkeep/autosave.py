@@ -75,14 +75,13 @@ class Autosave:
                 yield policy, replace(query, tokens=0, used_before=now - ttl + min(ttl / 2, _HOUR))
 
     async def _save(self, session: Session, policy: AutosavePolicy, *, dry_run: bool) -> list[Step]:
-        name = f"{_PREFIX}{session.id}_{self.clock.now():%Y%m%dT%H%M%S}"
-        step = Step(
-            "save_session", session.tenant, session.id, StepOutcome.DONE, f"as window {name}", of_session=True
-        )
+        step = Step("save_session", session.tenant, session.id, StepOutcome.DONE, of_session=True)
         try:
             turn = await self.freeze.current.unmoved(session)
             if turn is None:
                 return []
+            name = f"{_PREFIX}{session.id}_{turn.number}"
+            step = replace(step, detail=f"as window {name}")
             if dry_run:
                 return [replace(step, outcome=StepOutcome.PLANNED)]
             await self.freeze(
