@@ -12,7 +12,10 @@ from cwm.domain.prefix import TokenIds
 
 
 class Durability(StrEnum):
-    """How far a freeze got: its KV is being stored, is proven to be stored, or could not be stored."""
+    """How far a freeze got: its KV is being stored, is proven to be stored, or could not be stored.
+
+    An automatic window is durable without a proof.
+    """
 
     PENDING = "pending"
     DURABLE = "durable"
@@ -51,7 +54,8 @@ class Window:
     ``cache_salt`` and ``identity`` say under which salt and by which engine its chunks were stored;
     ``parent_window`` is the window that it was cloned or continued from, ``branch_token`` the token at which.
     ``pinned`` says that the window owns one pin on its prefix; it is deleted at ``expires_at``; ``proven_at`` is
-    when all its chunks were last read back. ``turn_id`` is the turn of ``session_id`` whose context it is.
+    when all its chunks were last read back. ``turn_id`` is the turn of ``session_id`` whose context it is. An ``automatic``
+    window was made by the autosave, which deletes it in the end.
     """
 
     tenant: str
@@ -81,6 +85,7 @@ class Window:
     expires_at: datetime | None = None
     proven_at: datetime | None = None
     turn_id: str | None = None
+    automatic: bool = False
 
     @property
     def stored_tier(self) -> Tier | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from cwm.domain.autosave import UnsavedQuery
 from cwm.domain.canary import Canary
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent
@@ -287,6 +288,15 @@ class Registry(TurnRecords, Protocol):
 
     async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
         """Live sessions without a turn after ``since``."""
+
+    async def unsaved_sessions_of_every_tenant(self, query: UnsavedQuery) -> list[Session]:
+        """Sessions that are due to be saved, those used the longest ago first.
+
+        The context of a session that has no automatic window yet counts from its branch on, its time from its creation.
+        """
+
+    async def automatic_windows(self, tenant: str, session_id: str) -> list[Window]:
+        """The automatic windows of a session, the newest first."""
 
     async def expired_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
         """Sessions that had expired by ``since``."""

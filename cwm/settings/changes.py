@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from cwm.domain.budgets import Budgets
 from cwm.domain.tool_policy import ToolPolicies
+from cwm.settings.autosave import AUTO
 from cwm.settings.groups import Settings
 from cwm.settings.tools import RESULTS, TOOLS
 from cwm.settings.upstreams import UPSTREAMS
@@ -32,7 +33,7 @@ class SettingChange:
 
 
 def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[SettingChange]:
-    """The changes of upstreams, budgets and policies, one by one, and of the settings ``names`` (``group.field``)."""
+    """The changes of upstreams, budgets and policies, one by one, of automatic windows by tenant, and of the settings ``names`` (``group.field``)."""
     secrets = sorted(old.secrets() | new.secrets(), key=len, reverse=True)
     return [
         SettingChange(name, *(_masked(text, secrets) for text in _texts(before, after)))
@@ -40,6 +41,8 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
             *_by_name(UPSTREAMS, *({spec.name: spec for spec in each.upstreams} for each in (old, new))),
             *_different(RESULTS, *(_without_tools(each.budgets) for each in (old, new))),
             *_by_name(TOOLS, old.budgets.policies.by_name, new.budgets.policies.by_name),
+            *_different(AUTO, old.autosave.default, new.autosave.default),
+            *_by_name(f"{AUTO}.tenants", old.autosave.by_tenant, new.autosave.by_tenant),
             *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
         )
     ]

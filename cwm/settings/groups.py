@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from cwm.domain.autosave import AutosavePolicies
 from cwm.domain.budgets import Budgets
 from cwm.domain.upstream import UpstreamSpec
 from cwm.settings.auth import Auth
@@ -86,6 +87,7 @@ class Settings:
     tracing: Tracing = field(default_factory=Tracing)
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
+    autosave: AutosavePolicies = field(default_factory=AutosavePolicies)
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
     upstream_variables: frozenset[str] = frozenset()

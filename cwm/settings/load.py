@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from cwm.settings.autosave import FREEZE, read_autosave
 from cwm.settings.document import read_document
 from cwm.settings.fields import Group, SettingsError, in_words
 from cwm.settings.front import Security
@@ -21,7 +22,7 @@ from cwm.settings.variables import SUFFIX, secret_of
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
-_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS)
+_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE)
 
 
 def load(
@@ -88,6 +89,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         **groups,  # type: ignore[arg-type]
         upstreams=upstreams,
         budgets=read_budgets(document.get(RESULTS), document.get(TOOLS), path),
+        autosave=read_autosave(document.get(FREEZE), path),
         sources=tuple(sources),
         unknown_env=unknown,
         upstream_variables=frozenset(used & env.keys()),

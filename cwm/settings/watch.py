@@ -79,7 +79,7 @@ async def watch(
     """Call ``apply`` with a new snapshot whenever ``config`` changes; runs until cancelled.
 
     Only settings that can change while the gateway runs are new in the snapshot: upstreams, budgets and tool
-    policies, limits, the log level, and the memory limit and eviction policy of shared context. Other changed
+    policies, automatic windows, limits, the log level, and the memory limit and eviction policy of shared context. Other changed
     settings are named in the log. An invalid, missing or emptied file changes nothing. ``on_outcome`` is awaited with
     the outcome of each changed file, and with what it changed.
     """
@@ -163,8 +163,8 @@ class _Reload:
         empty = not content.strip()
         if empty and self._was_empty is None:
             groups = {title: getattr(new, title) for title in self._started}
-            at_start = (self._started, self.current.upstreams, self.current.budgets)
-            self._was_empty = (groups, new.upstreams, new.budgets) == at_start
+            at_start = (self._started, *_file_alone(self.current))
+            self._was_empty = (groups, *_file_alone(new)) == at_start
         if empty and not self._was_empty:
             raise SettingsError(f"{self.config} is empty; to have no upstreams write `upstreams: {{}}`.")
         self._was_empty = empty
@@ -197,7 +197,14 @@ class _Reload:
             )
             for title, names in _LIVE_FIELDS.items()
         }
-        return replace(self.current, upstreams=new.upstreams, budgets=new.budgets, logging=logging, **live)
+        return replace(
+            self.current,
+            upstreams=new.upstreams,
+            budgets=new.budgets,
+            autosave=new.autosave,
+            logging=logging,
+            **live,
+        )
 
     async def _swap(self, new: Settings) -> None:
         old, self.current = self.current, new
@@ -245,6 +252,11 @@ def _values(changes: Sequence[SettingChange]) -> dict[str, dict[str, str]]:
         "before": {change.name: change.before for change in changes},
         "after": {change.name: change.after for change in changes},
     }
+
+
+def _file_alone(settings: Settings) -> tuple[object, ...]:
+    """What no environment variable sets."""
+    return settings.upstreams, settings.budgets, settings.autosave
 
 
 def _settled(config: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
 from cwm.services.upkeep.reconcile import Reconcile
@@ -32,6 +33,14 @@ def build_upkeep(settings: Settings, base: Foundation, side: EngineSide) -> Upke
         pin_audit=PinAudit(registry=registry, kv_tier=kv_tier, release=side.release, replicas=base.replicas),
         patrol=Patrol(
             registry=registry, kv_tier=kv_tier, directory=side.directory, freeze=side.freeze, clock=clock
+        ),
+        autosave=Autosave(
+            registry=registry,
+            freeze=side.freeze,
+            delete=side.delete,
+            clock=clock,
+            retention=side.policy,
+            policies=settings.autosave,
         ),
         retain=Retain(
             registry=registry,

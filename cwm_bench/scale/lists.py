@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, event, text
 
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery, SessionState
+from cwm.domain.turn import TurnSource
 from cwm.domain.window import WindowQuery, WindowSort
-from cwm.services.turns.history import TurnSource
 from cwm.settings import Database, Isolation, Settings
 from cwm.settings import Engine as EngineSettings
 from cwm.wiring.parts import Parts, build_parts

@@ -63,6 +63,7 @@ def upgrade() -> None:
     asked = sa.text("state = 'asked'")
     op.create_index("ix_turns_asked", "turns", ["asked_at"], sqlite_where=asked, postgresql_where=asked)
     op.add_column("windows", sa.Column("turn_id", Text, nullable=True))
+    op.add_column("windows", sa.Column("automatic", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.create_table(
         "turn_contents",
         sa.Column("tenant", Text, nullable=False),

@@ -18,6 +18,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.audit_chain import ChainKeys
+from cwm.domain.autosave import AutosavePolicies
 from cwm.domain.engine import CacheScope
 from cwm.domain.intent import Debt
 from cwm.domain.limits import LimitRules
@@ -45,6 +46,7 @@ from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.turns import Turns
+from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
 from cwm.services.upkeep.reconcile import Reconcile
@@ -194,6 +196,7 @@ def gateway(
     kv_tier: KvTier | None = None,
     rules: LimitRules = LimitRules(),  # noqa: B008
     policy: RetentionPolicy = FOR_EVER,
+    autosave: AutosavePolicies = AutosavePolicies(),  # noqa: B008
     choice: Choice = Choice.LOAD,
     quota_bytes: int | None = None,
     has_ended: Callable[[str], bool | None] = lambda _: None,
@@ -333,6 +336,14 @@ def gateway(
         release=release,
         pin_audit=PinAudit(registry=registry, kv_tier=kv_tier, release=release, replicas=replicas),
         patrol=patrol,
+        autosave=Autosave(
+            registry=registry,
+            freeze=freeze,
+            delete=delete,
+            clock=clock,
+            retention=policy,
+            policies=autosave,
+        ),
         retain=retain,
         journal=journal,
         patrol_windows=8,

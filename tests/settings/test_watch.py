@@ -15,6 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from cwm.domain.autosave import AutosavePolicy
 from cwm.settings import Limits, Settings, load
 from cwm.settings.changes import SettingChange
 from cwm.settings.watch import ReloadOutcome, watch
@@ -367,6 +368,20 @@ async def test_budgets_and_policies_of_tools_change_while_the_gateway_runs(confi
     ]
     assert refused["why"].startswith(f"tools.a.max_tokens in {config}: ")
     assert [applied.budgets.policies.of("b").max_tokens for applied in heard.applied] == [5000, 5000, 10_000]
+
+
+async def test_automatic_windows_change_while_the_gateway_runs(config: Path) -> None:
+    async with watching(config) as heard:
+        save(config, naming("first") + "freeze: {auto: {every_tokens: 9, tenants: {acme: {keep: 1}}}}\n")
+        first = await heard.event("settings_applied")
+        save(
+            config, naming("first") + "freeze: {auto: {every_tokens: 9, tenants: {acme: {enabled: false}}}}\n"
+        )
+        second = await heard.event("settings_applied", times=2)
+
+    assert first["changed"] == ["freeze.auto", "freeze.auto.tenants.acme"]
+    assert second["changed"] == ["freeze.auto.tenants.acme"]
+    assert [applied.autosave.of("acme") for applied in heard.applied] == [AutosavePolicy(9, keep=1), None]
 
 
 async def test_a_setting_that_needs_a_restart_is_named_and_left_as_it_is(config: Path) -> None:

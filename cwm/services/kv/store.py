@@ -20,6 +20,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix
 
 _BELOW_L1: Final = frozenset({Tier.REDIS, Tier.DISK})
+_NO_CHUNKS: Final = StoredChunks((), Tier.DISK, {})
 _POLL_SECONDS: Final = 0.005
 _READ_BACK_AGAIN_SECONDS: Final = (0.01, 0.1)
 _DIRECTORY_SECONDS: Final = 1.25  # LMCache reports stored chunks to its coordinator at least once a second
@@ -80,7 +81,7 @@ class Store:
         ``first`` one token is requested, which shows whether this is still the same engine.
         """
         if prefix.chunk_count == 0:
-            return StoredChunks((), Tier.DISK, {}), None
+            return _NO_CHUNKS, None
         deadline = self.clock.monotonic() + self.timeout_seconds
         answer, proof = await self._prove_beside(prefix, first or prefix.request(1))
         if proof.stored is None and first is not None:
@@ -96,6 +97,10 @@ class Store:
             blocks_found=proof.found,
             blocks_total=prefix.chunk_count,
         )
+
+    async def listed(self, prefix: Prefix) -> StoredChunks:
+        """The chunks of ``prefix`` and where the directory lists them. No tier is changed, and nothing is proven."""
+        return _stored(await self._placements(prefix)) if prefix.chunk_count else _NO_CHUNKS
 
     async def _prove_beside(self, prefix: Prefix, request: Generation) -> tuple[Completion, _Proof]:
         """Send ``request`` to the engine while the chunks are read back."""

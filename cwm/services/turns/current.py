@@ -42,6 +42,11 @@ class Current:
             )
         return current
 
+    async def unmoved(self, session: Session) -> Turn | None:
+        """The last turn of the main line now; None before the first, and while one in flight may follow it."""
+        current, _, moving = await self._look(session)
+        return None if moving else current
+
     async def ended(self, session: Session, turn_id: str) -> Turn:
         """A recorded turn of the session. CWM-2007."""
         turn = await self.records.turn(session.tenant, turn_id)
@@ -56,12 +61,8 @@ class Current:
     async def _settled(self, session: Session) -> tuple[Turn | None, list[Turn]]:
         deadline = asyncio.get_running_loop().time() + self.patience_seconds
         while True:
-            current = await self.records.current_turn(session.tenant, session.id)
-            turns = await self.records.turns(session.tenant, session.id, _RECENT)
-            awaited = [
-                turn for turn in turns if turn.state is TurnState.ASKED and may_become_current(turn, current)
-            ]
-            if not [turn for turn in awaited if not await self.replicas.gone(turn.holder)]:
+            current, turns, moving = await self._look(session)
+            if not moving:
                 return current, turns
             if asyncio.get_running_loop().time() >= deadline:
                 raise TurnInFlightError(
@@ -71,3 +72,13 @@ class Current:
                 )
             # Nothing tells that a turn of another gateway ended.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    async def _look(self, session: Session) -> tuple[Turn | None, list[Turn], bool]:
+        """The current turn, the newest turns, and whether one in flight may become current."""
+        current = await self.records.current_turn(session.tenant, session.id)
+        turns = await self.records.turns(session.tenant, session.id, _RECENT)
+        for turn in turns:
+            awaited = turn.state is TurnState.ASKED and may_become_current(turn, current)
+            if awaited and not await self.replicas.gone(turn.holder):
+                return current, turns, True
+        return current, turns, False

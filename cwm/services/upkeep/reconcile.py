@@ -20,6 +20,7 @@ from cwm.ports.registry import Registry
 from cwm.services.audit.journal import Journal
 from cwm.services.kv.release import Release
 from cwm.services.replicas import BEAT_SECONDS, Replicas
+from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
 from cwm.services.upkeep.retention import Retain
@@ -47,6 +48,7 @@ class Reconcile:
     release: Release
     pin_audit: PinAudit
     patrol: Patrol
+    autosave: Autosave
     retain: Retain
     journal: Journal
     patrol_windows: int
@@ -155,6 +157,7 @@ class Reconcile:
             lambda: self._pins(thorough=thorough, dry_run=dry_run),
             lambda: self._debts(dry_run=dry_run),
             lambda: self._turns(dry_run=dry_run),
+            lambda: self.autosave(dry_run=dry_run),
             lambda: self.retain(dry_run=dry_run),
             lambda: self.patrol(windows, before, dry_run=dry_run, after_loss=after_loss),
         ]

@@ -68,6 +68,7 @@ class Clone:
                 retention=clone_retention,
                 expires_at=expiry(now, ttl_seconds),
                 pinned=clone_retention is Retention.GUARANTEED and source.block_count > 0,
+                automatic=False,
             )
             return await to_its_end(self._add(clone, source))
 

@@ -77,6 +77,7 @@ class Freeze:
         ttl_seconds: int | None = None,
         turn_id: str | None = None,
         keep_session: bool = False,
+        automatic: bool = False,
     ) -> Frozen:
         """Store the session's context as a window. The session takes no more turns; an expired one stays expired.
 
@@ -84,7 +85,8 @@ class Freeze:
         session goes on as it is.
         With ``wait`` the call returns when the window is proven durable. Without it the window is ``pending``, and
         ``window_status`` says when it is durable. With ``canary`` a short continuation is recorded, by which a thaw
-        verifies the KV. CWM-1001/1002/1003, 2001, 2007, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
+        verifies the KV. An ``automatic`` window has the blocks that are listed: nothing is read back, and L1 keeps what it has.
+        CWM-1001/1002/1003, 2001, 2007, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
         """
         started = self.clock.monotonic()
         require_session_id(session_id)
@@ -108,6 +110,7 @@ class Freeze:
                 retention=retention,
                 expires_at=expiry(window.created_at, ttl_seconds),
                 pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
+                automatic=automatic,
             )
             # A caller that disconnects neither stops the freeze nor aborts its request to the engine.
             frozen = None if keep_session else session
@@ -252,6 +255,9 @@ class Freeze:
     async def _finish(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> Window:
         """Pin first, because LMCache may evict between any two steps."""
         prefix = _prefix(window, token_ids)
+        if window.automatic:
+            listed = await self.store.listed(prefix)
+            return await self.registry.finish_freeze(window, listed, self.clock.now())
         if window.pinned:
             await self.kv_tier.pin(prefix.key)
         request = self.verify.request(prefix) if canary and prefix.chunk_count else None

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -15,28 +14,28 @@ from sqlalchemy import Connection, column, insert, inspect, table, text
 from cwm import shipped
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import Database, open_database
-from cwm.adapters.sql.registry.packed import compress
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.adapters.sql.registry.sessions import head_of
-from cwm.adapters.sql.rows import session_values, window_values
+from cwm.adapters.sql.rows import session_values
 from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.prefix import digest
-from cwm.domain.session import Session
 from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
 from cwm.domain.window import WindowQuery, WindowSort
+from tests.adapters.sql.older_schemas import (
+    IDS_OF_0009,
+    add_sessions_of_0009,
+    upgrade_to,
+    window_row_of_0009,
+)
 from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window
 
 _TABLES = {*metadata.tables, "alembic_version"}
 # An FTS5 table on SQLite: what keeps it is SQLite's own, and no metadata can say what it is like.
 _FTS = "window_grams"
 _OF_FTS = {f"{_FTS}_config", f"{_FTS}_data", f"{_FTS}_idx"}
-
-
-IDS_OF_0009 = tuple(range(2_000))
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -148,7 +147,7 @@ def _broken_copy(migrations: Path, to: Path) -> None:
 async def test_windows_of_an_older_schema_are_found_as_before(empty_database_url: str) -> None:
     database = open_database(empty_database_url)
     try:
-        await database.write(partial(_upgrade_to, revision="0005"))
+        await database.write(partial(upgrade_to, revision="0005"))
         await database.write(_a_window_of_0005)
         assert (await schema.upgrade(empty_database_url))[-1] == schema.REVISIONS[-1]
         registry = SqlRegistry(database)
@@ -184,8 +183,8 @@ async def test_tokens_of_sessions_of_an_older_schema_become_their_first_turns(
         for n, key in enumerate(keys)
     }
     try:
-        await database.write(partial(_upgrade_to, revision="0009"))
-        await database.write(partial(_sessions_of_0009, sessions=[*sessions.values()]))
+        await database.write(partial(upgrade_to, revision="0009"))
+        await database.write(partial(add_sessions_of_0009, sessions=[*sessions.values()]))
         assert await schema.upgrade(empty_database_url) == ["0010"]
         registry = SqlRegistry(database)
         for key in (*keys[:3], *keys[::97], keys[-1]):
@@ -243,34 +242,6 @@ async def _numbers_of_next_turns(registry: SqlRegistry) -> list[int]:
     return [turn.number for turn in asked if turn]
 
 
-def _sessions_of_0009(connection: Connection, sessions: list[Session]) -> None:
-    """Each has as many of the ids as its ``token_count`` says."""
-    tokens = table(
-        "session_tokens",
-        *(column(name) for name in ("tenant", "session_id", "digest", "token_count", "packed")),
-    )
-    heads = [head_of(IDS_OF_0009[: session.token_count]) for session in sessions]
-    rows = [session_values(session) | {"head": head} for session, head in zip(sessions, heads, strict=True)]
-    connection.execute(insert(metadata.tables["sessions"]), rows)
-    token_rows = []
-    for session in sessions:
-        packed, content = compress(IDS_OF_0009[: session.token_count])
-        token_rows.append(
-            {
-                "tenant": session.tenant,
-                "session_id": session.id,
-                "digest": content,
-                "token_count": session.token_count,
-                "packed": packed,
-            }
-        )
-    connection.execute(insert(tokens), token_rows)
-
-
-def _upgrade_to(connection: Connection, revision: str) -> None:
-    command.upgrade(schema.configuration(connection, []), revision)
-
-
 def _a_window_of_0005(connection: Connection) -> None:
     connection.execute(
         insert(metadata.tables["sessions"]).values(session_values(a_session()) | {"head": None})
@@ -278,7 +249,7 @@ def _a_window_of_0005(connection: Connection) -> None:
     snapshot = {"tenant": "acme", "id": a_window().snapshot_id, "token_count": 1, "packed": b""}
     connection.execute(insert(metadata.tables["snapshots"]).values(snapshot))
     window = a_window("old", description="Alte Straße", tags=("red", "Blue"))
-    connection.execute(insert(metadata.tables["windows"]).values(window_values(window) | {"uid": "u"}))
+    connection.execute(insert(metadata.tables["windows"]).values(window_row_of_0009(window)))
     values = search_values(window)
     # Its table then had these columns and no id.
     before = table(

@@ -86,7 +86,7 @@ class FreezeRecords:
                 storage_tier=stored.storage_tier.value,
                 tiers=stored.tiers,
                 updated_at=at,
-                proven_at=at,
+                proven_at=None if window.automatic else at,
             )
             .returning(*WINDOW)
         )

@@ -17,6 +17,7 @@ from cwm.adapters.sql.tables.columns import UtcDateTime
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.domain.autosave import UnsavedQuery
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.registry import Stock
@@ -81,6 +82,44 @@ class UpkeepRecords:
         idle = select(*SESSION).where(sessions.c.state.in_(LIVE_STATES), sessions.c.updated_at < since)
         rows = connection.execute(idle.order_by(sessions.c.updated_at).limit(limit))
         return [session_of(row) for row in rows]
+
+    @reading
+    def unsaved_sessions_of_every_tenant(self, connection: Connection, query: UnsavedQuery) -> list[Session]:
+        its = and_(windows.c.tenant == sessions.c.tenant, windows.c.session_id == sessions.c.id)
+        last = select(windows.c.token_count, windows.c.created_at).where(its, windows.c.automatic)
+        last = last.order_by(windows.c.created_at.desc()).limit(1)
+        saved = last.with_only_columns(windows.c.token_count).scalar_subquery()
+        saved_at = last.with_only_columns(windows.c.created_at).scalar_subquery()
+        grown = sessions.c.token_count - func.coalesce(saved, sessions.c.branch_token, 0)
+        reasons = []
+        if query.tokens is not None:
+            reasons.append(func.abs(grown) >= query.tokens)
+        if query.saved_before is not None:
+            at = func.coalesce(saved_at, sessions.c.created_at, type_=UtcDateTime)
+            reasons.append(at < query.saved_before)
+        due = select(*SESSION).where(
+            sessions.c.state == SessionState.ACTIVE.value,
+            sessions.c.current_turn.is_not(None),
+            sessions.c.tenant.not_in(query.but),
+            or_(*reasons),
+            ~select(windows.c.name).where(its, windows.c.turn_id == sessions.c.current_turn).exists(),
+        )
+        if query.tenant is not None:
+            due = due.where(sessions.c.tenant == query.tenant)
+        if query.used_since is not None:
+            due = due.where(sessions.c.updated_at >= query.used_since)
+        if query.used_before is not None:
+            due = due.where(sessions.c.updated_at < query.used_before)
+        rows = connection.execute(due.order_by(sessions.c.updated_at).limit(query.limit))
+        return [session_of(row) for row in rows]
+
+    @reading
+    def automatic_windows(self, connection: Connection, tenant: str, session_id: str) -> list[Window]:
+        automatic = select(*WINDOW).where(
+            windows.c.tenant == tenant, windows.c.session_id == session_id, windows.c.automatic
+        )
+        rows = connection.execute(automatic.order_by(windows.c.created_at.desc(), windows.c.name))
+        return [window_of(row) for row in rows]
 
     @reading
     def expired_sessions_of_every_tenant(

@@ -6,7 +6,7 @@ over ``parent_uid`` and ``thawed_from_uid``, and names are only displayed.
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Boolean, Column, ForeignKeyConstraint, Index, Integer, Table
+from sqlalchemy import JSON, Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, false
 
 from cwm.adapters.sql.tables.columns import Bytes, Text, UtcDateTime, metadata, required, tenant
 
@@ -42,6 +42,7 @@ windows = Table(
     Column("expires_at", UtcDateTime),
     Column("proven_at", UtcDateTime),
     Column("turn_id", Text),
+    required("automatic", Boolean, server_default=false()),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
     ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"]),
     Index(None, "tenant", "session_id"),
