@@ -9,9 +9,9 @@ from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import open_database
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
-from cwm.domain.turn import TurnState
+from cwm.domain.turn import TurnSource, TurnState
 from cwm.domain.window import Durability, WindowQuery
-from cwm.services.turns.history import History, TurnSource
+from cwm.services.turns.history import History
 from cwm.transport.mcp.contract.render import turn_shown
 from tests.adapters.sql.older_schemas import (
     IDS_OF_0009,
