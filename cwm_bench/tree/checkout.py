@@ -56,7 +56,7 @@ class Checkout:
 
 
 @dataclass(frozen=True, slots=True)
-class Reuse:
+class TurnReuse:
     """What a turn was answered from: ``parent_at`` of its parent's tokens, and the engine's ``cached_tokens``."""
 
     parent_at: int
@@ -74,7 +74,7 @@ class CheckoutFigures:
     """What one run measured; ``kv`` and ``tree`` in bytes, by moment."""
 
     checkouts: list[Checkout] = field(default_factory=list)
-    reuses: list[Reuse] = field(default_factory=list)
+    reuses: list[TurnReuse] = field(default_factory=list)
     last_ms: dict[str, float] = field(default_factory=dict)
     kv: dict[str, int] = field(default_factory=dict)
     tree: int = 0
@@ -200,10 +200,10 @@ class _Tree:
                 answers.append(answer.first_ms)
         return {place: median(answers) for place, answers in times.items()}
 
-    async def _reuses(self) -> list[Reuse]:
+    async def _reuses(self) -> list[TurnReuse]:
         log = await self.agent.tool("turn_log", session_id=self.session, limit=_PAGE)
         return [
-            Reuse(turn["parent_at"], turn["prompt_tokens"], turn["cached_tokens"])
+            TurnReuse(turn["parent_at"], turn["prompt_tokens"], turn["cached_tokens"])
             for turn in log["turns"]
             if turn.get("parent")
         ]

@@ -10,7 +10,15 @@ import pytest
 
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
 from cwm_bench.tree import recording
-from cwm_bench.tree.checkout import TOKENS, TURNS, Checkout, CheckoutFigures, Reuse, message_chars, summary
+from cwm_bench.tree.checkout import (
+    TOKENS,
+    TURNS,
+    Checkout,
+    CheckoutFigures,
+    TurnReuse,
+    message_chars,
+    summary,
+)
 from cwm_bench.tree.recording import RecordingTimes, Size, figures_of
 from cwm_bench.tree.stored import context_bytes
 from cwm_bench.tree.stub_engine import ANSWER, answer_to
@@ -21,7 +29,7 @@ BLOCK = 64
 def figures(**changes: Any) -> CheckoutFigures:
     fields: dict[str, Any] = {
         "checkouts": [Checkout(1, 100, 50.0, 90.0, exact=True), Checkout(2, 200, 50.0, 150.0, exact=False)],
-        "reuses": [Reuse(parent_at=129, prompt_tokens=200, cached_tokens=128)],
+        "reuses": [TurnReuse(parent_at=129, prompt_tokens=200, cached_tokens=128)],
         "last_ms": {"vllm": 20.0, "cpu": 30.0, "lower": 40.0},
         "kv": {"conversation": 1000, "windows": 1010, "branches": 1250},
         "tree": 120,
@@ -60,11 +68,11 @@ def test_the_summary_has_the_figures_of_going_back_by_their_names() -> None:
 def test_a_prediction_is_compared_in_whole_blocks_of_the_prompt(
     parent_at: int, cached: int, blocks: float
 ) -> None:
-    assert Reuse(parent_at, 200, cached).error_blocks(BLOCK) == blocks
+    assert TurnReuse(parent_at, 200, cached).error_blocks(BLOCK) == blocks
 
 
 def test_the_largest_prediction_error_counts_whichever_side_it_is_on() -> None:
-    reuses = [Reuse(129, 200, 64), Reuse(129, 400, 256), Reuse(129, 200, 128)]
+    reuses = [TurnReuse(129, 200, 64), TurnReuse(129, 400, 256), TurnReuse(129, 200, 128)]
     assert summary(figures(reuses=reuses))["prediction_error_blocks"] == -2
 
 
