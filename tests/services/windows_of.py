@@ -200,12 +200,13 @@ def gateway(
     choice: Choice = Choice.LOAD,
     quota_bytes: int | None = None,
     has_ended: Callable[[str], bool | None] = lambda _: None,
+    clock: Ticking | None = None,
 ) -> Gateway:
     """``registry``, ``served`` and ``kv_tier`` stand between the services and what they use, where a test says so."""
     fake_engine = engine or FakeEngine()
     real_registry, fake_tier = SqlRegistry(database, name), fake_engine.kv_tier
     registry, served, kv_tier = registry or real_registry, served or fake_engine, kv_tier or fake_tier
-    clock, meter = Ticking(), PrometheusMeter()
+    clock, meter = clock or Ticking(), PrometheusMeter()
     audit = SqlAuditLog(database, ChainKeys([b"a secret"]))
     replicas = Replicas(leases=SqlLeases(database), me=name, has_ended=has_ended)
     directory = EngineDirectory(served, kv_tier, secret=b"a test's secret", weights_digest="")
