@@ -73,7 +73,7 @@ class History:
         turn_id = of.turn_id or (await self._session(principal, of))[1]
         turn = None if turn_id is None else await self.registry.turn(principal.tenant, turn_id)
         if turn is None or turn.state is not TurnState.ENDED:
-            raise TurnNotFoundError("There is no such recorded turn.", turn=turn_id)
+            raise TurnNotFoundError(_missing(of), turn=turn_id)
         messages = await self.registry.turn_messages(turn)
         return Transcript(turn, messages, await self.registry.turn_tokens(turn) if tokens else None)
 
@@ -90,7 +90,7 @@ class History:
         transcript = await self.show(principal, of, tokens=True)
         session = await self.registry.session(principal.tenant, transcript.turn.session_id, any_state=True)
         if session is None:
-            raise TurnNotFoundError("There is no such recorded turn.", turn=transcript.turn.id)
+            raise TurnNotFoundError(_missing(of), turn=transcript.turn.id)
         return Context(session, transcript.token_ids or (), transcript.messages)
 
     async def _window(self, principal: Principal, name: str) -> Window:
@@ -109,3 +109,11 @@ class History:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
         current = await self.registry.current_turn(principal.tenant, session_id)
         return session_id, None if current is None else current.id
+
+
+def _missing(of: TurnSource) -> str:
+    if of.window_name is not None:
+        return f"What was said in window '{of.window_name}' is not recorded: it is from before turns were kept, or they were deleted."
+    if of.session_id is not None:
+        return f"Session '{of.session_id}' has no recorded turn."
+    return f"There is no recorded turn '{of.turn_id}'."
