@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command import environment
+import pytest
+from fastmcp import Client
+
+from tests.cli.command import environment, serving
 
 _SETTLING = """
 import gc, json, sys, weakref
@@ -80,6 +83,23 @@ def test_a_gateway_on_sqlite_that_nobody_uses_has_loaded_only_what_it_needs(tmp_
     megabytes, modules = _run(_STARTING, variables)
     assert not LOADED_ON_USE & set(modules)
     assert megabytes < 150, "decision 0043"
+
+
+@pytest.mark.slow
+async def test_a_gateway_in_light_use_stays_under_200_mb(tmp_path: Path) -> None:
+    with serving(tmp_path) as (url, process):
+        async with Client(f"{url}/mcp") as client:
+            for tool in await client.list_tools():
+                if tool.annotations is not None and tool.annotations.read_only_hint:
+                    await client.call_tool(tool.name, {}, raise_on_error=False)
+            for _ in range(200):
+                await client.call_tool("window_list", {})
+                await client.call_tool("context_list", {})
+        assert _resident_mb(process.pid) < 200, "decision 0043"
+
+
+def _resident_mb(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4 // 1024
 
 
 def _settled(before: str) -> Any:
