@@ -55,12 +55,16 @@ def may_become_current(asked: Turn, current: Turn | None) -> bool:
 def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
     """The newest other turn that can claim to be the current one; None if there is no doubt.
 
-    Two conversations under one session id take turns: each was continued after the other had begun.
+    Two conversations under one session id take turns: each was continued after the other had begun. A side branch with the
+    line's system text and tools is one, too, once it was continued: nobody continues a title.
     """
     by_id = {turn.id: turn for turn in turns}
     path = _path(current, by_id)
     for turn in sorted(turns, key=lambda turn: -turn.number):
-        if turn.main and turn.state is TurnState.ENDED and turn.id not in path:
+        parent = by_id.get(turn.parent or "")
+        continued = turn.continues and parent is not None and not parent.main
+        candidate = turn.main or (continued and turn.profile == current.profile)
+        if candidate and turn.state is TurnState.ENDED and turn.id not in path:
             common = next((ancestor for ancestor in _path(turn, by_id) if ancestor in path), None)
             begun = [ancestor.number for ancestor in path.values() if ancestor.parent == common]
             if begun and turn.number > begun[0]:

@@ -98,6 +98,16 @@ def test_two_conversations_that_take_turns_leave_a_doubt() -> None:
     assert rival(turns[:3], again) == other
 
 
+def test_a_side_branch_that_was_continued_leaves_a_doubt_and_a_title_does_not() -> None:
+    current = a_turn(1, profile=CHAT, prompt=500, main=True)
+    title = a_turn(2, profile=CHAT, prompt=50)
+    assert rival([current, title], current) is None
+    continued = a_turn(3, profile=CHAT, prompt=70, parent="t2", parent_at=60, continues=True)
+    assert rival([current, title, continued], current) == continued
+    agent = replace(continued, profile=AGENT)
+    assert rival([current, title, agent], current) is None
+
+
 def test_what_was_edited_retried_or_compacted_leaves_no_doubt() -> None:
     first = a_turn(1, main=True)
     edited = a_turn(2, main=True, parent="t1", parent_at=110)

@@ -56,6 +56,7 @@ class Turns:
     clock: Clock
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
+    _left: list[Turn] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
@@ -89,6 +90,14 @@ class Turns:
             session_lock.users -= 1
             if not session_lock.users:
                 del self._locks[key]
+
+    async def forget(self, *turns: Turn) -> None:
+        """Forget turns that left no answer, and those for which that failed before."""
+        self._left.extend(turns)
+        with suppress(CwmError):
+            while self._left:
+                await self.records.drop_turn(self._left[-1])
+                self._left.pop()
 
     @contextmanager
     def _counted(self, key: _Key) -> Iterator[None]:
@@ -137,6 +146,7 @@ class RunningTurn:
             diverged_at=None if said.diverged is None else said.diverged.message,
             cause="" if said.diverged is None else said.diverged.cause.value,
         )
+        await turns.forget()
         self._said, self._id = said, turn.id
         self._asked = await turns.records.begin_turn(turn, session.created_at)
         if self._asked is None:
@@ -205,8 +215,7 @@ class RunningTurn:
         """Forget a turn that left no answer."""
         asked, self._asked = self._asked, None
         if asked is not None:
-            with suppress(CwmError):
-                await self._turns.records.drop_turn(asked)
+            await self._turns.forget(asked)
 
     async def lost(self, reason: str, token_count: int) -> None:
         """Audit a turn that ran but is not part of the session."""

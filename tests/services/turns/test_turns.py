@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cwm.domain.errors import SessionNotActiveError
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.domain.errors import SessionNotActiveError, StorageWriteError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Turn, TurnQuery
 from tests.services.replicas_of import ANN
 from tests.services.turns.talk import TITLE, answered, asked, assistant, took, user
-from tests.services.windows_of import Gateway
+from tests.services.windows_of import Gateway, gateway
 
 START: TokenIds = tuple(range(100, 140))
 
@@ -110,6 +112,25 @@ async def test_a_turn_that_leaves_no_answer_is_forgotten(cwm: Gateway) -> None:
     turn = await asked(cwm)
     await turn.close()
     assert await cwm.registry.turns("acme", "s1", TurnQuery()) == []
+
+
+async def test_a_turn_that_could_not_be_forgotten_is_when_the_next_one_is_asked(sqlite: Database) -> None:
+    class Away(SqlRegistry):
+        away = True
+
+        async def drop_turn(self, turn: Turn) -> None:
+            if self.away:
+                raise StorageWriteError("Away.")
+            await super().drop_turn(turn)
+
+    registry = Away(sqlite, "me")
+    cwm = gateway(sqlite, registry=registry)
+    lost = await asked(cwm)
+    await lost.close()
+    assert len(await cwm.registry.turns("acme", "s1", TurnQuery())) == 1
+    registry.away = False
+    turn = await took(cwm, START)
+    assert [each.id for each in await cwm.registry.turns("acme", "s1", TurnQuery())] == [turn.id]
 
 
 async def test_the_messages_are_those_of_the_whole_path(cwm: Gateway) -> None:
