@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from cwm.domain.turn import Message, Profile
 
 _DIGEST_CHARS: Final = 32
 _INLINE_MEDIA_CHARS: Final = 4096
+_SHORT_CHARS: Final = 1024
+_PLAIN: Final = frozenset({"role", "content"})
 _MEDIA_ENDINGS: Final = ("data", "embeds")
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 _SYSTEM: Final = ("system", "developer")
@@ -26,8 +29,18 @@ def message_of(content: Mapping[str, Any]) -> Message:
 
     CWM-1003 if it is nested too deeply.
     """
+    if content.keys() == _PLAIN:
+        role, text = content["role"], content["content"]
+        if isinstance(role, str) and isinstance(text, str) and len(text) <= _SHORT_CHARS:
+            return Message(_digest_of_text(role, text), dict(content))
     content = _without_large_media(content)
     return Message(_digest(_json(canonical_message(content))), content)
+
+
+# A client sends all earlier messages again with each turn.
+@lru_cache(maxsize=4096)
+def _digest_of_text(role: str, text: str) -> str:
+    return _digest(_json(canonical_message({"role": role, "content": text})))
 
 
 def profile_of(messages: Iterable[Mapping[str, Any]], tools: Any) -> Profile:

@@ -235,7 +235,7 @@ class PassThrough:
         diverged = divergence(messages, profile, line, current.profile) if line else None
         if diverged is not None:
             self.journal.meter.event(f"turn_diverged_{diverged.cause}")
-        said = Said(messages, profile, apart=apart, diverged=diverged)
+        said = Said(messages, profile, apart=apart, current=current.id, line=line, diverged=diverged)
         if session.state is SessionState.THAWED and not apart:
             self._require_related(session, said, line)
         return said

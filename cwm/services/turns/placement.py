@@ -23,13 +23,16 @@ class Said:
     """What the request of a turn says.
 
     ``whole``: ``messages`` are the whole conversation, not only what is new. ``apart``: the turn is no part of the session's
-    conversation. ``diverged``: where it leaves the messages of the current turn.
+    conversation. ``line``: the digests of the messages of the turn ``current``, which was current when it was asked;
+    ``diverged``: where it leaves them.
     """
 
     messages: Sequence[Message] = ()
     profile: Profile = field(default_factory=Profile)
     whole: bool = True
     apart: bool = False
+    current: str | None = None
+    line: Sequence[str] = ()
     diverged: Divergence | None = None
 
     @property
@@ -77,7 +80,7 @@ class Placement:
             if digests.get(current.total_tokens) == current.digest and turn.number == current.number + 1
             else await self._parent(turn, prompt, current, digests)
         )
-        line = await self.records.message_digests(current)
+        line = said.line if current.id == said.current else await self.records.message_digests(current)
         on_line = parent is not None and parent.id == current.id
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
         asked = tuple(message.digest for message in said.messages)
