@@ -171,6 +171,8 @@ def thaw(
     continuation = answer.get("continuation")
     if continuation:
         print(continuation["text"] if isinstance(continuation, dict) else continuation)
+    if "next_step" in answer:
+        print(answer["next_step"])
 
 
 @app.command()

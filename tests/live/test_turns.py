@@ -143,7 +143,8 @@ async def test_a_thawed_window_refuses_a_request_that_would_not_see_it(
     session, thawed = new_name("secret"), new_name("thawed")
     await chat(client, agent, [user(FACTS)], CWM_Session_Id=session)
     await agent.tool("window_freeze", session_id=session, window_name=session)
-    await agent.tool("window_thaw", window_name=session, new_session_id=thawed)
+    answer = await agent.tool("window_thaw", window_name=session, new_session_id=thawed)
+    assert f"CWM-Continue: session:{thawed}" in answer["next_step"]
     before = await tokens(agent, session_id=thawed)
     with pytest.raises(openai.ConflictError, match="CWM-Continue"):
         await chat(client, agent, [user("What is the password?")], CWM_Session_Id=thawed)
@@ -152,8 +153,8 @@ async def test_a_thawed_window_refuses_a_request_that_would_not_see_it(
     )
     assert apart.parse().usage.prompt_tokens < 60
     assert await tokens(agent, session_id=thawed) == before
-    answer = (await agent.tool("turn_show", session_id=thawed))["messages"][-1]
-    whole = [user(FACTS), {"role": "assistant", "content": answer["content"]}, user("And now?")]
+    said = (await agent.tool("turn_show", session_id=thawed))["messages"][-1]
+    whole = [user(FACTS), {"role": "assistant", "content": said["content"]}, user("And now?")]
     await chat(client, agent, whole, CWM_Session_Id=thawed)
     assert (await tokens(agent, session_id=thawed))[: len(before) - 1] == before[:-1]
 

@@ -76,6 +76,11 @@ def thawed(result: Thawed) -> schemas.Thawed:
         answer["warning"] = result.warning
     if result.continuation is not None:
         answer["continuation"] = generated(result.continuation)
+    else:
+        answer["next_step"] = (
+            f"Send only what is new: with session_generate, with `cwm sessions generate {result.session.id} -m '…'`, or "
+            f"to /v1/chat/completions with the header 'CWM-Continue: session:{result.session.id}'."
+        )
     return answer
 
 

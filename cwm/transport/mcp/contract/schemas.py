@@ -142,6 +142,7 @@ class Thawed(TypedDict):
     ]
     receipt: Receipt
     continuation: NotRequired[Generated]
+    next_step: NotRequired[Annotated[str, Field(description="How to go on, if nothing was continued yet")]]
 
 
 class WindowItem(TypedDict):

@@ -118,8 +118,8 @@ async def window_thaw(
 
     The engine loads the KV cache instead of computing it, so the first answer comes many times sooner than
     from a prompt of the same length. The window stays; thaw it again for another branch. Continue the
-    returned session_id with session_generate, or over the OpenAI-compatible API with the header
-    CWM-Session-Id. With continuation_prompt, the model's answer to it is in continuation; if that turn fails,
+    returned session_id with session_generate, or over the OpenAI-compatible API: with only the new messages and the
+    header CWM-Continue: session:<session_id>, or with the whole conversation and CWM-Session-Id. With continuation_prompt, the model's answer to it is in continuation; if that turn fails,
     the new session is deleted again, and the error's context.deleted_session names it.
 
     receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
