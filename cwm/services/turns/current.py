@@ -25,14 +25,14 @@ class Current:
     replicas: Replicas
     patience_seconds: float = 30.0
 
-    async def __call__(self, session: Session) -> Turn | None:
+    async def __call__(self, session: Session, *, ask: bool = True) -> Turn | None:
         """The last turn of the main line; None before the first.
 
         CWM-3002 (retryable) while a turn that may continue it is in flight for longer than the patience. CWM-1003
-        where two conversations share the session: it names both turns.
+        where two conversations share the session and there is somebody to ``ask``: it names both turns.
         """
         current, turns = await self._settled(session)
-        if current is not None and (other := rival(turns, current)) is not None:
+        if ask and current is not None and (other := rival(turns, current)) is not None:
             raise InvalidParameterError(
                 f"Session '{session.id}' holds two conversations: turn '{current.id}' and turn '{other.id}' are "
                 "the last of each. Say which with turn.",

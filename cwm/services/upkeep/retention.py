@@ -127,6 +127,7 @@ class Retain:
                 "Kept when its session was idle for too long.",
                 retention=Retention.BEST_EFFORT,
                 ttl_seconds=round(lifetime) if lifetime else None,
+                ask=False,
             )
         except CwmError as error:
             return self._postponed("freeze_session", session, error)

@@ -78,6 +78,7 @@ class Freeze:
         turn_id: str | None = None,
         keep_session: bool = False,
         automatic: bool = False,
+        ask: bool = True,
     ) -> Frozen:
         """Store the session's context as a window. The session takes no more turns; an expired one stays expired.
 
@@ -86,6 +87,7 @@ class Freeze:
         With ``wait`` the call returns when the window is proven durable. Without it the window is ``pending``, and
         ``window_status`` says when it is durable. With ``canary`` a short continuation is recorded, by which a thaw
         verifies the KV. An ``automatic`` window has the blocks that are listed: nothing is read back, and L1 keeps what it has.
+        With nobody to ``ask``, the later one of two conversations in one session is taken.
         CWM-1001/1002/1003, 2001, 2007, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
         """
         started = self.clock.monotonic()
@@ -97,7 +99,7 @@ class Freeze:
             principal, "window_freeze", session_id=session_id, window_name=window_name
         ) as details:
             keep_session = keep_session or turn_id is not None
-            session, turn = await self._freezable(principal, session_id, turn_id)
+            session, turn = await self._freezable(principal, session_id, turn_id, ask=ask)
             token_ids = await self.registry.turn_tokens(turn)
             details.update(of_another(principal, session.owner))
             identity = await self._engine(session.model)
@@ -175,7 +177,7 @@ class Freeze:
         return identity
 
     async def _freezable(
-        self, principal: Principal, session_id: str, turn_id: str | None
+        self, principal: Principal, session_id: str, turn_id: str | None, *, ask: bool
     ) -> tuple[Session, Turn]:
         session = await self.registry.session(principal.tenant, session_id)
         if session is None:
@@ -183,7 +185,7 @@ class Freeze:
         if turn_id is not None:
             return session, await self.current.ended(session, turn_id)
         session.require_freezable()
-        turn = await self.current(session)
+        turn = await self.current(session, ask=ask)
         if turn is None:
             raise SessionNotActiveError(
                 f"Session '{session_id}' has no tokens yet: there is nothing to freeze.",

@@ -10,7 +10,7 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.domain.errors import StorageReadError
+from cwm.domain.errors import InvalidParameterError, StorageReadError
 from cwm.domain.names import require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
@@ -20,6 +20,7 @@ from cwm.domain.window import Chunk
 from cwm.services.upkeep.retention import RetentionPolicy
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_turn, freeze, stored
 from tests.services.replicas_of import ANN
+from tests.services.turns.talk import took
 from tests.services.windows_of import Gateway, gateway
 
 
@@ -160,3 +161,19 @@ async def test_a_session_that_another_gateway_goes_on_with_is_not_frozen_for_hav
     session = await cwm.registry.session("acme", "s1")
     assert session is not None
     assert session.state is SessionState.ACTIVE
+
+
+async def test_a_session_of_two_conversations_is_frozen_although_nobody_can_be_asked(
+    sqlite: Database,
+) -> None:
+    cwm = looking(sqlite)
+    await cwm.open_session(ANN, "s1")
+    for prompt in ((1, 2), (3, 4), (1, 2, 7, 8, 9, 5), (3, 4, 7, 8, 9, 5)):
+        await took(cwm, prompt)
+    with pytest.raises(InvalidParameterError, match="two conversations"):
+        await cwm.freeze(ANN, "s1", "w1")
+    cwm.clock.at += timedelta(minutes=2)
+    assert done(await cwm.retain(dry_run=False)) == ["s1"]
+    session = await cwm.registry.session("acme", "s1")
+    assert session is not None
+    assert session.state is SessionState.FROZEN
