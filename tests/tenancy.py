@@ -124,6 +124,7 @@ async def _own(url: str, parts: Parts, settings: Settings) -> dict[str, str]:
             "next_cursor"
         ]
         mcp_session = await wire.session(x_tenant=A)
+        turn = (await agent.call("turn_log", {"session_id": f"{A}-s"})).value["current_turn"]
     assert session["session_id"] == f"{A}-s"
     return {
         "session_id": f"{A}-s",
@@ -142,6 +143,9 @@ async def _own(url: str, parts: Parts, settings: Settings) -> dict[str, str]:
         "workspace": f"workspace:{A}",
         "handle": result.handle,
         "cursor": cursor,
+        "turn": turn,
+        "left": f"turn:{turn}",
+        "right": f"window:{window.name}",
         "model": A,
         "search": f"{A} description",
         "tags": f"{A}-tag",
@@ -157,6 +161,8 @@ def _unknown(owned: Mapping[str, str], settings: Settings) -> dict[str, str]:
         "agent_session": "0" * len(owned["agent_session"]),
         "mcp-session-id": "0" * len(owned["mcp-session-id"]),
         "handle": handle,
+        "turn": "turn_" + "0" * 32,
+        "left": "turn:turn_" + "0" * 32,
         "cursor": cursors.make(Position(handle, 0, 0), Principal("third", "agent"), b"0" * 12, due),
     }
     return {name: made_up.get(name, value.replace(A, NOBODY)) for name, value in owned.items()}

@@ -30,6 +30,7 @@ SCOPES: Final = ("session", "tenant", "workspace")
 # Arguments that name nothing which could be another's, and what to send in them where one is needed.
 NAMELESS: Final[Mapping[str, Any]] = {
     "accept_template": None,
+    "before": None,
     "branch_token": None,
     "canary": False,
     "component": None,
@@ -46,11 +47,14 @@ NAMELESS: Final[Mapping[str, Any]] = {
     "if_version": None,
     "immutable": None,
     "include_blocks": True,
+    "include_tokens": True,
     "jmespath": None,
     "json_pointer": "",
+    "keep_session": None,
     "limit": None,
     "max_items": None,
     "max_tokens": None,
+    "message_format": None,
     "messages": None,
     "metadata": None,
     "offset": None,
@@ -79,6 +83,8 @@ NAMELESS: Final[Mapping[str, Any]] = {
 # Ways of naming what is asked for, of which a call takes one.
 EITHER: Final[Mapping[str, tuple[str, ...]]] = {
     "window_status": ("session_id", "window_name"),
+    "turn_log": ("session_id", "window_name"),
+    "turn_show": ("turn", "session_id", "window_name"),
     "result_read": ("handle", "cursor"),
 }
 # What the person asks who runs the gateway, about all of it.
@@ -189,7 +195,7 @@ def spelled(template: str, names: Mapping[str, str]) -> Iterator[str]:
     scopes = [names["workspace"] if scope == "workspace" else scope for scope in SCOPES]
     for scope in scopes if "{scope}" in template else [""]:
         uri = template.replace("{scope}", scope).replace("{part}", "0")
-        for field in ("handle", "key"):
+        for field in ("handle", "key", "turn"):
             uri = uri.replace(f"{{{field}}}", names[field]).replace(f"{{{field}*}}", names[field])
         uri = uri.replace("{?cursor}", f"?cursor={names['cursor']}")
         assert "{" not in uri, f"{template}: which of A's things could be named by it?"

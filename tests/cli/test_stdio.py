@@ -27,6 +27,7 @@ from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
 from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
+from cwm.transport.mcp.contract.turns import turn_tools
 from cwm.transport.mcp.contract.windows import window_tools
 from cwm.transport.mcp.results.tools import result_tools
 from tests.cli.command import cwm, environment, refused
@@ -38,6 +39,7 @@ TOOLS = {
     for tool in (
         *window_tools(),
         *session_tools(),
+        *turn_tools(),
         *system_tools(),
         *agent_tools(),
         *context_tools(),

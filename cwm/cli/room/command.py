@@ -48,9 +48,9 @@ def room(
         valkey = RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None
         folder = storage.storage_path / "kv"
         urls = (engine.coordinator_url, engine.lmcache_url)
-        log(f"keeps room in {folder}{f' and in the Valkey at {valkey}' if valkey else ''}")
         keeper = Room(valkey, folder, storage.disk_cache_gb, urls, log, alive=alive)
         with serving(metrics, keeper.tiers):
+            log(f"keeps room in {folder}{f' and in the Valkey at {valkey}' if valkey else ''}")
             await keeper.keep()
 
     run_to_end(work)

@@ -80,6 +80,9 @@ async def test_a_reader_sees_what_it_may_read_and_nothing_else(running: RunningG
             "window_list",
             "window_status",
             "session_list",
+            "turn_log",
+            "turn_show",
+            "turn_diff",
             "cache_stats",
         }
         assert {str(each.uri) for each in await reader.list_resources()} == {
@@ -92,6 +95,7 @@ async def test_a_reader_sees_what_it_may_read_and_nothing_else(running: RunningG
         assert templates == {
             "cwm://windows{?cursor}",
             "cwm://sessions{?cursor}",
+            "cwm://turns/{turn}",
             "cwm://results/{handle}",
             "cwm://results/{handle}/{part}",
         }
