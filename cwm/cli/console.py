@@ -93,6 +93,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, none: 
         _print_aligned(columns, rows)
 
 
+def confirm_deletion(what: str, *, yes: bool) -> None:
+    """Ask on a terminal before ``what`` is deleted, unless ``yes``. A no ends the command."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete {what} for good?"):
+        raise typer.Exit(FOUND_FAULTS)
+
+
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print one name and value per line, with the values aligned."""
     width = max((len(name) for name, _ in facts), default=0)

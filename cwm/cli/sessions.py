@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, USAGE, end_with_json, fail, on_terminal, print_table
+from cwm.cli.console import (
+    USAGE,
+    confirm_deletion,
+    end_with_json,
+    fail,
+    on_terminal,
+    print_table,
+)
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.windows import print_status
 from cwm.cli.wording import moment
@@ -130,8 +137,7 @@ def delete(
     url: UrlOption = None,
 ) -> None:
     """Delete a session and the blocks that nothing else uses; windows frozen from it stay."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete session {session} for good?"):
-        raise typer.Exit(FOUND_FAULTS)
+    confirm_deletion(f"session {session}", yes=yes)
     answer = call(url, "session_delete", {"session_id": session})
     end_with_json(answer, as_json=as_json)
     print(f"Deleted session {session}.")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, end_with_json, print_table
+from cwm.cli.console import confirm_deletion, end_with_json, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.wording import count, moment
 
@@ -124,8 +123,7 @@ def delete(
     url: UrlOption = None,
 ) -> None:
     """Delete a turn and every turn that came from it."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete {turn} and what came from it for good?"):
-        raise typer.Exit(FOUND_FAULTS)
+    confirm_deletion(f"{turn} and what came from it", yes=yes)
     answer = call(url, "turn_delete", {"turn": turn})
     end_with_json(answer, as_json=as_json)
     print(f"Deleted {count(answer['deleted_turns'], 'turn')}.")

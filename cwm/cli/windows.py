@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, end_with_json, print_facts, print_table
+from cwm.cli.console import confirm_deletion, end_with_json, print_facts, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.wording import comma_list, count, moment, size
 
@@ -222,8 +222,7 @@ def delete(
     url: UrlOption = None,
 ) -> None:
     """Delete a window, and the blocks that nothing else uses."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete window {name} for good?"):
-        raise typer.Exit(FOUND_FAULTS)
+    confirm_deletion(f"window {name}", yes=yes)
     answer = call(
         url, "window_delete", {"window_name": name, "force": force, "delete_blocks": not keep_blocks}
     )

@@ -37,10 +37,10 @@ class Divergence:
 
 
 def divergence(
-    asked: Sequence[Message], profile: Profile, line: Sequence[str], line_profile: Profile
+    messages: Sequence[Message], profile: Profile, line: Sequence[str], line_profile: Profile
 ) -> Divergence | None:
-    """Where ``asked`` leaves the messages with the digests ``line``; None if it extends them all."""
-    digests = [message.digest for message in asked]
+    """Where ``messages`` leave those with the digests ``line``; None if they extend them all."""
+    digests = [message.digest for message in messages]
     index = next(
         (at for at, (mine, theirs) in enumerate(zip(digests, line, strict=False)) if mine != theirs),
         min(len(digests), len(line)),
@@ -51,9 +51,9 @@ def divergence(
         return None
     if index == len(digests):
         return Divergence(index, Cause.REPEATED)
-    role = str(asked[index].content.get("role", ""))
+    role = str(messages[index].content.get("role", ""))
     return Divergence(
-        index, _cause(role, index, digests, line, [message.content.get("role") for message in asked]), role
+        index, _cause(role, index, digests, line, [message.content.get("role") for message in messages]), role
     )
 
 

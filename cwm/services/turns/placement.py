@@ -83,11 +83,11 @@ class Placement:
         line = said.line if current.id == said.current else await self.records.message_digests(current)
         on_line = parent is not None and parent.id == current.id
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
-        asked = tuple(message.digest for message in said.messages)
+        request_digests = tuple(message.digest for message in said.messages)
         return Parentage(
             None if parent is None else parent.id,
             parent_at,
-            _common(asked, inherited) if said.whole else len(inherited),
+            _common(request_digests, inherited) if said.whole else len(inherited),
             parent is not None and parent_at >= parent.prompt_tokens,
             Standing.SIDE
             if said.apart

@@ -167,14 +167,14 @@ class RunningTurn:
         Returns None and writes an audit event if the session was frozen or ended meanwhile, if another session has
         its id now, or if it is no longer at ``revision``. CWM-4001.
         """
-        asked, self._asked = self._asked, None
-        if asked is None:
+        pending, self._asked = self._asked, None
+        if pending is None:
             return None
         prompt = answered.token_ids[: answered.prompt_tokens]
         total = len(answered.token_ids)
         digests = digests_at(answered.token_ids, (len(prompt), total))
         turn = replace(
-            asked,
+            pending,
             prompt_tokens=len(prompt),
             total_tokens=total,
             prompt_digest=digests[len(prompt)],
@@ -205,7 +205,7 @@ class RunningTurn:
                 begins_line=parentage.standing is Standing.FIRST,
             )
         except CwmError:
-            self._asked = asked
+            self._asked = pending
             raise
         if session is None:
             await self.lost("session moved on or no longer live", total)
@@ -213,9 +213,9 @@ class RunningTurn:
 
     async def close(self) -> None:
         """Forget a turn that left no answer."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            await self._turns.forget(asked)
+        pending, self._asked = self._asked, None
+        if pending is not None:
+            await self._turns.forget(pending)
 
     async def lost(self, reason: str, token_count: int) -> None:
         """Audit a turn that ran but is not part of the session."""

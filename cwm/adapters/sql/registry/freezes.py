@@ -214,8 +214,8 @@ def _freeze_session(
         sessions.c.salt_scope == window.salt_scope,
     )
     if revision is None:
-        kept = select(sessions.c.id).where(*here, sessions.c.state != SessionState.DELETED.value)
-        if connection.execute(kept.with_for_update()).one_or_none() is None:
+        undeleted = select(sessions.c.id).where(*here, sessions.c.state != SessionState.DELETED.value)
+        if connection.execute(undeleted.with_for_update()).one_or_none() is None:
             raise _moved_on(window)
         return
     current = () if window.turn_id is None else (sessions.c.current_turn == window.turn_id,)

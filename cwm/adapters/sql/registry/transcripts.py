@@ -50,13 +50,13 @@ def remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
     mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
     rows = {row.id: row for row in connection.execute(select(turns.c.id, turns.c.parent).where(mine))}
     frozen = select(windows.c.turn_id).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
-    kept: set[str] = set()
+    transcript: set[str] = set()
     for turn_id in connection.execute(frozen).scalars():
         row = rows.get(turn_id)
-        while row is not None and row.id not in kept:
-            kept.add(row.id)
+        while row is not None and row.id not in transcript:
+            transcript.add(row.id)
             row = rows.get(row.parent)
-    for batch in at_a_time(sorted(rows.keys() - kept)):
+    for batch in at_a_time(sorted(rows.keys() - transcript)):
         connection.execute(delete(turns).where(mine, turns.c.id.in_(batch)))
     remove_unsaid(connection, tenant, session_id)
 

@@ -234,8 +234,8 @@ class TurnRecords:
 
     @reading
     def asked_turns_of_every_tenant(self, connection: Connection, limit: int) -> list[Turn]:
-        asked = select(*TURN).where(turns.c.state == TurnState.ASKED.value)
-        return [turn_of(row) for row in connection.execute(asked.order_by(turns.c.asked_at).limit(limit))]
+        in_flight = select(*TURN).where(turns.c.state == TurnState.ASKED.value)
+        return [turn_of(row) for row in connection.execute(in_flight.order_by(turns.c.asked_at).limit(limit))]
 
     @reading
     def turn_messages(self, connection: Connection, turn: Turn) -> list[Message]:
@@ -286,9 +286,9 @@ def _recorded(
 @cache
 def _asked_at_once() -> Executable:
     """``_NUMBERED`` and the new turn in one Postgres statement, which returns the number."""
-    asked = _NUMBERED.cte("asked")
+    numbered = _NUMBERED.cte("asked")
     columns = [
-        asked.c.number if column.name == "number" else bindparam(f"to_{column.name}", type_=column.type)
+        numbered.c.number if column.name == "number" else bindparam(f"to_{column.name}", type_=column.type)
         for column in turns.c
     ]
     return insert(turns).from_select(turns.c.keys(), select(*columns)).returning(turns.c.number)

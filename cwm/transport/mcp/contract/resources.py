@@ -55,8 +55,8 @@ async def sessions_from(cursor: str | None = None, caller: Caller = CALLER) -> s
 
 async def transcript(turn: str, caller: Caller = CALLER) -> str:
     """What was said up to a turn, in the form of turn_show's answer."""
-    shown = await caller.services.history.show(caller.principal, TurnSource(turn_id=turn))
-    return json.dumps(render.turn_shown(shown))
+    content = await caller.services.history.show(caller.principal, TurnSource(turn_id=turn))
+    return json.dumps(render.turn_shown(content))
 
 
 async def stats(caller: Caller = CALLER) -> str:

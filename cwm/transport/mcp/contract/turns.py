@@ -69,8 +69,8 @@ async def turn_show(
     CWM-2007 no such turn, or it has no answer yet.
     """
     source = _source(session_id, window_name, turn)
-    shown = await caller.services.history.show(caller.principal, source, tokens=include_tokens)
-    return render.turn_shown(shown, message_format)
+    content = await caller.services.history.show(caller.principal, source, tokens=include_tokens)
+    return render.turn_shown(content, message_format)
 
 
 async def turn_diff(
