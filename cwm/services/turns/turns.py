@@ -96,8 +96,12 @@ class Turns:
         self._left.extend(turns)
         with suppress(CwmError):
             while self._left:
-                await self.records.drop_turn(self._left[-1])
-                self._left.pop()
+                turn = self._left.pop()
+                try:
+                    await self.records.drop_turn(turn)
+                except BaseException:
+                    self._left.append(turn)
+                    raise
 
     @contextmanager
     def _counted(self, key: _Key) -> Iterator[None]:
