@@ -24,6 +24,7 @@ from cwm.services.kv.verify import Verify
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.admission import Admission
 from cwm.services.turns.continuation import Continuation
 from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate
@@ -194,12 +195,17 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
                 media,
                 frozenset(turns_settings.passed_fields),
             ),
-            registry=registry,
-            directory=directory,
-            open_session=open_session,
-            scopes=scopes,
+            admission=Admission(
+                engine=engine,
+                registry=registry,
+                directory=directory,
+                open_session=open_session,
+                scopes=scopes,
+                continuation=Continuation(registry, grow, thawed),
+                journal=journal,
+                limits=base.limits,
+            ),
             turns=turns,
-            continuation=Continuation(registry, grow, thawed),
             journal=journal,
             limits=base.limits,
             reuse=reuse,

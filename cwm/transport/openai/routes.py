@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
 from cwm.ports.identity import Identity
-from cwm.services.turns.pass_through import ClientRequest, EngineAnswer, PassThrough
+from cwm.services.turns.admission import ClientRequest
+from cwm.services.turns.pass_through import EngineAnswer, PassThrough
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.envelope import (
     BRANCH_HEADER,

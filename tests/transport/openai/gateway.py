@@ -41,6 +41,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.admission import Admission
 from cwm.services.turns.continuation import Continuation
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.pass_through import PassThrough
@@ -165,12 +166,17 @@ async def gateway(
         pass_through = PassThrough(
             engine=engine,
             wire=OpenAiWire(),
-            registry=registry,
-            directory=directory,
-            open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
-            scopes=scopes,
+            admission=Admission(
+                engine=engine,
+                registry=registry,
+                directory=directory,
+                open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
+                scopes=scopes,
+                continuation=Continuation(registry, Grow(engine), _without_windows),
+                journal=journal,
+                limits=limits,
+            ),
             turns=turns,
-            continuation=Continuation(registry, Grow(engine), _without_windows),
             journal=journal,
             limits=limits,
             reuse=Reuse(meter),

@@ -1,0 +1,251 @@
+"""Admission: what a client's request becomes before it is sent: its session, its salt, its place in the conversation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cwm.domain.divergence import divergence
+from cwm.domain.engine import EngineIdentity
+from cwm.domain.errors import (
+    CwmError,
+    InvalidParameterError,
+    SessionAlreadyExistsError,
+    UnrelatedTurnError,
+)
+from cwm.domain.names import require_session_id
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session, SessionState
+from cwm.domain.turn import Message, Profile
+from cwm.ports.engine import Engine
+from cwm.ports.registry import Registry
+from cwm.ports.turn_wire import TurnRequest
+from cwm.services.access.limits import Limits
+from cwm.services.aside import aside
+from cwm.services.audit.journal import Journal
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.sessions.open_session import OpenSession
+from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.continuation import Continuation, Continued
+from cwm.services.turns.placement import Said
+from cwm.services.turns.turns import RunningTurn
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request as received. ``path`` includes the query; header names are in lower case; ``left`` is set when its client leaves.
+
+    ``branch`` is ``new`` for a turn that is no part of its session's conversation; ``continued`` names what to go on
+    from, when the messages are only the new ones.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    session_id: str | None = None
+    branch: str | None = None
+    continued: str | None = None
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """A request as sent to the engine.
+
+    ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested; ``abortable``: the engine survives
+    that it is aborted at any moment; ``left`` is set when its client leaves.
+    """
+
+    request: TurnRequest
+    body: bytes
+    turn: RunningTurn | None = None
+    ids_requested: bool = False
+    abortable: bool = False
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    engine: Engine
+    registry: Registry
+    directory: EngineDirectory
+    open_session: OpenSession
+    scopes: SaltScopes
+    continuation: Continuation
+    journal: Journal
+    limits: Limits
+
+    async def session_id(self, principal: Principal, session_id: str) -> str:
+        try:
+            return require_session_id(session_id)
+        except CwmError as error:
+            await self.journal.injection(principal, "pass_through", error)
+            raise
+
+    async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:
+        identity = await self._served(request.model)
+        # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
+        identity = identity or await self.directory.identity(None)
+        _require_room(request.prompt_tokens, identity)
+        scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
+        salt = self.directory.salt(principal.tenant, scope, identity)
+        ids_requested = self._requests_ids(request)
+        return Outbound(
+            request,
+            request.body(salt, weights=identity.weights_digest, recorded=ids_requested),
+            ids_requested=ids_requested,
+            abortable=self.directory.survives_aborts(identity),
+        )
+
+    async def to_session(
+        self,
+        principal: Principal,
+        incoming: ClientRequest,
+        request: TurnRequest,
+        turn: RunningTurn,
+        source: Continued | None,
+    ) -> Outbound:
+        session_id = incoming.session_id or ""
+        session = await self.registry.session(principal.tenant, session_id)
+        identity = await self._served(request.model)
+        if session is None:
+            if identity is None:
+                return await self.without_session(principal, request)
+            session = await self._open(principal, session_id, identity.model)
+        session.require_live("a turn")
+        if identity is None or identity.model != session.model:
+            raise InvalidParameterError(
+                f"Session '{session_id}' was begun with the model '{session.model}' and keeps it.",
+                field="model",
+                session_id=session_id,
+                model=session.model,
+            )
+        messages = await aside(len(incoming.body), request.messages)
+        prompt = None
+        if source is not None:
+            contents = [message.content for message in messages]
+            prompt = await self.continuation.prompt(source, contents, request.template_options())
+        _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
+        await self._note_special_tokens(principal, session, request)
+        apart = _apart(incoming.branch)
+        if source is not None:
+            said = Said(messages, source.turn.profile, whole=False, apart=apart)
+        else:
+            said = await self._said(session, messages, request.profile(), apart=apart)
+        await turn.ask(session, said)
+        salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
+        return Outbound(
+            request,
+            request.body(salt, weights=identity.weights_digest, recorded=True, prompt=prompt),
+            turn,
+            ids_requested=True,
+            abortable=self.directory.survives_aborts(identity),
+            left=incoming.left,
+        )
+
+    async def _said(
+        self, session: Session, messages: Sequence[Message], profile: Profile, *, apart: bool
+    ) -> Said:
+        """What a request with the whole conversation says, and where that leaves what was said before.
+
+        CWM-3008 for the first request to a thawed session that has none of the window's messages: it would not see the window.
+        """
+        current = await self.registry.current_turn(session.tenant, session.id)
+        if current is None:
+            return Said(messages, profile, apart=apart)
+        line = await self.registry.message_digests(current)
+        diverged = divergence(messages, profile, line, current.profile) if line else None
+        if diverged is not None:
+            self.journal.meter.event(f"turn_diverged_{diverged.cause}")
+        said = Said(messages, profile, apart=apart, current=current.id, line=line, diverged=diverged)
+        if session.state is SessionState.THAWED and not apart:
+            self._require_related(session, said, line)
+        return said
+
+    def _require_related(self, session: Session, said: Said, line: Sequence[str]) -> None:
+        chat = [message for message in said.messages if message.content.get("role") != "prompt"]
+        if chat and not said.answers and not any(message.digest in line for message in chat):
+            raise UnrelatedTurnError(
+                f"Session '{session.id}' was thawed from window '{session.thawed_from}', and the request has none of "
+                "its messages: the model would not see the window. Send the whole conversation; or only what is "
+                f"new, with the header 'CWM-Continue: session:{session.id}'; or 'CWM-Branch: new' to ask apart from it.",
+                session_id=session.id,
+                window_name=session.thawed_from,
+            )
+
+    def _requests_ids(self, request: TurnRequest) -> bool:
+        """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.
+
+        If a client leaves a stream, the ids are the only way to count them.
+        """
+        if not self.limits.counts_tokens:
+            return False
+        try:
+            request.require_recordable()
+        except InvalidParameterError as error:
+            if request.streamed:
+                raise InvalidParameterError(
+                    "Where tokens are budgeted, a stream has one prompt, no 'echo' and no "
+                    "'include_reasoning': false; ask without 'stream'.",
+                    field="stream",
+                ) from error
+            return False
+        return True
+
+    async def _served(self, model: str | None) -> EngineIdentity | None:
+        try:
+            return await self.directory.identity(model or None)
+        except InvalidParameterError:
+            return None
+
+    async def _open(self, principal: Principal, session_id: str, model: str) -> Session:
+        try:
+            return await self.open_session(principal, session_id, model)
+        except SessionAlreadyExistsError:
+            session = await self.registry.session(principal.tenant, session_id)
+            if session is None:
+                raise
+            return session
+
+    async def _note_special_tokens(
+        self, principal: Principal, session: Session, request: TurnRequest
+    ) -> None:
+        """Audit a prompt that contains control tokens: its text may imitate another role."""
+        special = await self.engine.special_tokens(session.model)
+        count = _occurrences(request.texts(), special)
+        if not count:
+            return
+        await self.journal.note(
+            principal, "session.special_tokens", "passed", {"count": count}, session_id=session.id
+        )
+
+
+def _occurrences(texts: Iterable[str], tokens: Collection[str]) -> int:
+    """How often the tokens occur. A model may have hundreds, of few beginnings, and most texts have none of those."""
+    beginnings = {token[:2] for token in tokens}
+    count = 0
+    for text in texts:
+        present = {beginning for beginning in beginnings if beginning in text}
+        if present:
+            count += sum(text.count(token) for token in tokens if token[:2] in present)
+    return count
+
+
+def _apart(branch: str | None) -> bool:
+    if branch not in {None, "new"}:
+        raise InvalidParameterError("The header CWM-Branch has one value: new.", field="CWM-Branch")
+    return branch == "new"
+
+
+def _require_room(count: int | None, identity: EngineIdentity) -> None:
+    """Refuse a prompt that does not fit: the engine would shorten the answer silently."""
+    if count is not None and count + 1 > identity.max_model_len:
+        raise InvalidParameterError(
+            f"The prompt has {count} tokens; '{identity.model}' takes {identity.max_model_len}, "
+            "at least one of the answer included.",
+            field="prompt",
+            token_count=count,
+            max_model_len=identity.max_model_len,
+        )
