@@ -1,0 +1,116 @@
+"""vLLM's server, ready for agents that call tools: ``python -m cwm_engine.serve_vllm --model FOLDER ...``.
+
+From the environment: CWM_TOOL_PARSER and CWM_REASONING_PARSER are names of vLLM's parsers, ``none``, or ``auto`` (also if
+unset) for those that fit the model; CWM_CHAT_TEMPLATE is a file to use instead of the model's template; CWM_ENGINE_ARGS
+are further arguments of vLLM. With ``--check`` it only says what it would do.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+from cwm_engine.parsers import ModelFiles, parsers_for
+
+_CHECK = "--check"
+_NO_TOOLS = (
+    "no parser of vLLM is known to read this model's tool calls: agents that use tools will be refused. "
+    "CWM_TOOL_PARSER names one"
+)
+
+
+def names_of(kind: str) -> Collection[str] | None:
+    """The parsers that the installed vLLM has; ``kind`` is ``tool`` or ``reasoning``. None if it cannot be read.
+
+    vLLM is not imported, which takes seconds.
+    """
+    spec = find_spec("vllm")
+    folder = "tool_parsers" if kind == "tool" else "reasoning"
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        try:
+            module = ast.parse((Path(place) / folder / "__init__.py").read_text(encoding="utf-8"))
+        except (OSError, SyntaxError):
+            return None
+        for node in module.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+                return [key.value for key in node.value.keys if isinstance(key, ast.Constant)]  # type: ignore[misc]
+    return None
+
+
+def arguments_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], str]:
+    """The arguments that vLLM gets for these, and a sentence about its parsers. Raises ValueError for a bad variable."""
+    further = shlex.split(environ.get("CWM_ENGINE_ARGS", ""))
+    if taken := sorted(_flags(argv) & _flags(further)):
+        raise ValueError(f"CWM_ENGINE_ARGS has {', '.join(taken)}, which CWM sets itself")
+    arguments = [*argv, *further]
+    template = Path(environ["CWM_CHAT_TEMPLATE"]) if environ.get("CWM_CHAT_TEMPLATE") else None
+    if template is not None:
+        if not template.is_file():
+            raise ValueError(f"CWM_CHAT_TEMPLATE is {template}, which is no file")
+        arguments += ["--chat-template", str(template)]
+    fitting = parsers_for(ModelFiles.read(_model(arguments), template))
+    tool, reasoning = (
+        _chosen(kind, name, arguments, environ)
+        for kind, name in zip(("tool", "reasoning"), fitting, strict=True)
+    )
+    if tool:
+        arguments += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
+    if reasoning:
+        arguments += ["--reasoning-parser", reasoning]
+    return arguments, _sentence(arguments)
+
+
+def _chosen(kind: str, fitting: str, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+    variable = f"CWM_{kind.upper()}_PARSER"
+    wanted = environ.get(variable) or "auto"
+    if wanted == "none" or _parser_flag(kind) in _flags(arguments):
+        return ""
+    known = None if f"--{kind}-parser-plugin" in _flags(arguments) else names_of(kind)
+    if wanted != "auto" and known is not None and wanted not in known:
+        raise ValueError(f"{variable} is {wanted}; this vLLM has {', '.join(sorted(known))}")
+    return wanted if wanted != "auto" else fitting if known is None or fitting in known else ""
+
+
+def _parser_flag(kind: str) -> str:
+    return "--tool-call-parser" if kind == "tool" else "--reasoning-parser"
+
+
+def _sentence(arguments: Sequence[str]) -> str:
+    by_flag = dict(pairwise(arguments))
+    tool, reasoning = by_flag.get("--tool-call-parser"), by_flag.get("--reasoning-parser")
+    thoughts = f", thoughts as {reasoning}" if reasoning else ""
+    return f"vLLM reads tool calls as {tool}{thoughts}" if tool else _NO_TOOLS
+
+
+def _flags(arguments: Sequence[str]) -> set[str]:
+    return {each.partition("=")[0].replace("_", "-") for each in arguments if each.startswith("--")}
+
+
+def _model(arguments: Sequence[str]) -> str:
+    spelled = [
+        part for each in arguments for part in each.split("=", 1 if each.startswith("--model=") else 0)
+    ]
+    return next((after for flag, after in pairwise(spelled) if flag == "--model"), "")
+
+
+def main() -> None:
+    """Become vLLM's server with the arguments of this process."""
+    argv = [each for each in sys.argv[1:] if each != _CHECK]
+    try:
+        arguments, sentence = arguments_of(argv, os.environ)
+    except ValueError as error:
+        sys.exit(str(error))
+    print(sentence, flush=True)
+    if _CHECK not in sys.argv:
+        server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        os.execv(sys.executable, [*server, *arguments])  # noqa: S606 - vLLM in this process's place
+
+
+if __name__ == "__main__":
+    main()
