@@ -125,6 +125,9 @@ class Engine(Protocol):
     async def special_tokens(self, model: str) -> frozenset[str]:
         """The strings that the tokenizer turns into control tokens; empty when the engine does not report them."""
 
+    async def require_tools(self, model: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+        """CWM-1003 with the engine's words if it refuses chats with ``tools``; False when it does not say."""
+
     async def chat_template(self, model: str) -> str | None:
         """The source of the model's chat template; None when the engine does not report it."""
 

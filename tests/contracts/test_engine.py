@@ -222,6 +222,12 @@ async def test_a_chat_is_rendered_turn_by_turn_and_control_tokens_are_one_id(
     assert any(text in template for text in special)
 
 
+async def test_chats_with_tools_are_served(engine_side: EngineSide) -> None:
+    function = {"name": "probe", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": function}]
+    assert await engine_side.engine.require_tools(engine_side.model, tools)
+
+
 async def test_text_forges_control_tokens_where_nobody_looks(engine_side: EngineSide) -> None:
     engine, model = engine_side.engine, engine_side.model
     special = next(iter(await engine.special_tokens(model)))

@@ -107,6 +107,10 @@ class FakeEngine:
         await self._serves(model)
         return frozenset(_SPECIAL)
 
+    async def require_tools(self, model: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+        await self._serves(model)
+        return bool(tools)
+
     async def chat_template(self, model: str) -> str | None:
         await self._serves(model)
         return f"{self.template}: {START}"

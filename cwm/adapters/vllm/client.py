@@ -48,6 +48,7 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
 _JSON: Final = (b"content-type", b"application/json")
 # Served with --enable-scale-out.
 _ABORT: Final = "/inference/v1/abort_requests"
+_RENDER: Final = "/v1/chat/completions/render"
 _parsed = lru_cache(64)(httpx2.URL)
 
 
@@ -139,6 +140,16 @@ class VllmEngine:
         if tokenizer is None:
             tokenizer = self._tokenizers[model] = await self._ask_tokenizer()
         return tokenizer.special_tokens
+
+    async def require_tools(self, model: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+        messages = [{"role": "user", "content": "?"}]
+        body = json.dumps({"model": model, "messages": messages, "tools": list(tools)}).encode()
+        with self._spans.http("POST", _RENDER) as span, self.faults():
+            response = await self._send("POST", _RENDER, body, [_JSON], again=True, span=span)
+            content = await response.aread()
+        if response.is_error and response.status_code != 404:
+            raise wire.refusal(response.status_code, content, _RENDER, model)
+        return response.is_success
 
     async def chat_template(self, model: str) -> str | None:
         """Asks vLLM every time: after a restart it may have a different template."""

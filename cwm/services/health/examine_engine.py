@@ -1,4 +1,4 @@
-"""Tests what CWM needs of vLLM with three small requests."""
+"""Tests what CWM needs of vLLM with a few small requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
-from cwm.domain.errors import CwmError, EngineResponseError
+from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.services.health.findings import Findings
@@ -20,9 +20,14 @@ ENGINE_CHECKS: Final = (
     "identity",
     "weights",
     "control tokens",
+    "tools",
     "aborts",
 )
 
+_MESSAGES: Final = ({"role": "user", "content": "?"},)
+_TOOLS: Final = (
+    {"type": "function", "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}}},
+)
 _PINNED = "Use the vLLM version that CWM pins (deploy/engine/requirements-cpu.txt)."
 
 
@@ -64,6 +69,7 @@ class EngineExamination:
         self._identity(first)
         self._weights(first)
         await self._control_tokens()
+        await self._tools()
         await self._aborts()
         return probe
 
@@ -140,6 +146,32 @@ class EngineExamination:
                 "vLLM does not report the model's control tokens: user text can forge a turn.",
                 "Start vLLM with --enable-tokenizer-info-endpoint.",
             )
+
+    async def _tools(self) -> None:
+        """Nothing is computed: vLLM only renders the chats."""
+        model = self.served.id
+        try:
+            tested = await self.engine.require_tools(model, _TOOLS)
+            without = await self.engine.render(model, _MESSAGES)
+            shown = await self.engine.render(model, _MESSAGES, options={"tools": _TOOLS}) != without
+        except InvalidParameterError as refusal:
+            self.findings.warn(
+                "tools",
+                f"Agents that use tools will be refused: {refusal.message}",
+                "Start vLLM with `python -m cwm_engine.serve_vllm`, or with --enable-auto-tool-choice and the --tool-call-parser "
+                "of the model. For `cwm up`, CWM_TOOL_PARSER names a parser.",
+            )
+        except CwmError as error:
+            self.findings.warn("tools", error.message, "See vLLM's log.")
+        else:
+            if not tested:
+                self.findings.skipped("vLLM runs without --enable-scale-out", "tools")
+            elif shown:
+                self.findings.ok("tools", "agents that use tools are served")
+            else:
+                self.findings.ok(
+                    "tools", "agents that use tools are served; this chat template never shows the model any"
+                )
 
     async def _aborts(self) -> None:
         """Abort a request that does not exist."""

@@ -72,6 +72,8 @@ class FakeVllm:
     has_tokenizer_info: bool = True
     weights: str | None = None
     aborts: bool = False
+    render_status: int = 404
+    """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
     aborted: list[str] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
@@ -134,6 +136,12 @@ class _Reply:
             await self._json(404, {"detail": "Not Found"})
         elif path == "/metrics":
             await self._whole(200, _METRICS.encode())
+        elif path == "/v1/chat/completions/render":
+            error = {
+                "message": '"auto" tool choice requires --tool-call-parser',
+                "code": self.fake.render_status,
+            }
+            await self._json(self.fake.render_status, {"error": error})
         elif path in _PLAIN:
             await self._json(200, _PLAIN[path])
         elif path == "/tokenize":

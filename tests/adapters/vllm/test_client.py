@@ -100,6 +100,16 @@ async def test_what_shapes_turns_and_kv_is_asked_for_each_time(engine: VllmEngin
     assert [s.target for s in vllm.seen] == 2 * ["/tokenizer_info", "/metrics"]
 
 
+async def test_tools_are_known_to_be_served_refused_or_neither(engine: VllmEngine, vllm: FakeVllm) -> None:
+    assert await engine.require_tools(MODEL, []) is False
+    vllm.render_status = 200
+    assert await engine.require_tools(MODEL, [{"type": "function"}]) is True
+    assert vllm.seen[-1].json["tools"] == [{"type": "function"}]
+    vllm.render_status = 400
+    with pytest.raises(InvalidParameterError, match="requires --tool-call-parser"):
+        await engine.require_tools(MODEL, [])
+
+
 async def test_an_engine_that_is_not_there_is_named_with_what_to_check() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

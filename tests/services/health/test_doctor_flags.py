@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.domain.errors import InvalidParameterError
 from cwm.ports.engine import Completion, Generation
 from cwm.ports.kv_tier import KvTierFacts
 from cwm.services.health.doctor import Doctor
@@ -37,6 +39,9 @@ class Bare(FakeEngine):
 
     async def special_tokens(self, model: str) -> frozenset[str]:
         return frozenset()
+
+    async def require_tools(self, model: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+        raise InvalidParameterError('"auto" tool choice requires --enable-auto-tool-choice', field="tools")
 
     async def abort(self, generation_ids: Sequence[str]) -> bool:
         return False
@@ -86,6 +91,7 @@ async def _found(registry: SqlRegistry, engine: FakeEngine, tier: FakeKvTier) ->
         ("cached tokens", "--enable-prompt-tokens-details"),
         ("weights", '"kv_connector_module_path":"cwm_engine.connector" in --kv-transfer-config'),
         ("control tokens", "--enable-tokenizer-info-endpoint"),
+        ("tools", "--enable-auto-tool-choice"),
         ("aborts", "--enable-scale-out"),
     ],
 )
@@ -94,6 +100,13 @@ async def test_what_vllm_was_not_started_with_is_named(found: Find, check: str, 
 
     assert finding.status in {FindingStatus.WARN, FindingStatus.FAULT}
     assert flag in finding.fix
+
+
+async def test_agents_that_will_be_refused_are_named(found: Find) -> None:
+    refused, served = [(await found(engine, FakeKvTier()))["tools"] for engine in (Bare(), FakeEngine())]
+
+    assert refused.message.startswith("Agents that use tools will be refused: ")
+    assert (served.status, served.message) == (FindingStatus.OK, "agents that use tools are served")
 
 
 @pytest.mark.parametrize(
