@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Final, Literal
 
@@ -148,3 +149,38 @@ class LocalEngine(Group):
         description="Hosts from which the engine may fetch images, audio and video of messages, comma-separated; unset: none.",
     )
     kv_cache_gb: Gigabytes = Field(2.0, gt=0, description="Size of vLLM's own KV cache on CPU in GB.")
+    tool_parser: str = Field(
+        "auto",
+        description="vLLM's parser of tool calls (its --tool-call-parser); auto is the one that fits the model, none refuses tools.",
+    )
+    reasoning_parser: str = Field(
+        "auto",
+        description="vLLM's parser of thoughts (its --reasoning-parser); auto is the one that fits the model, none for no parser.",
+    )
+    chat_template: UserPath | None = Field(
+        None, description="File with the chat template that vLLM uses instead of the model's."
+    )
+    engine_args: str = Field(
+        "", description="Further arguments of vLLM, as a shell reads them; none that CWM sets itself."
+    )
+
+    @field_validator("engine_args")
+    @classmethod
+    def _shell_words(cls, value: str) -> str:
+        try:
+            shlex.split(value)
+        except ValueError as wrong:
+            raise ValueError(f"must be arguments as a shell reads them: {wrong}") from None
+        return value
+
+    @property
+    def serving_variables(self) -> dict[str, str]:
+        """The variables of ``cwm_engine.serve_vllm`` that are not as by default."""
+        template = "" if self.chat_template is None else str(self.chat_template.absolute())
+        values = {
+            "CWM_TOOL_PARSER": self.tool_parser,
+            "CWM_REASONING_PARSER": self.reasoning_parser,
+            "CWM_CHAT_TEMPLATE": template,
+            "CWM_ENGINE_ARGS": self.engine_args,
+        }
+        return {name: value for name, value in values.items() if value not in {"", "auto"}}

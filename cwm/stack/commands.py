@@ -139,7 +139,7 @@ class Commands:
 
     def vllm(self) -> list[str]:
         arguments = [
-            self.environment.python, "-m", "vllm.entrypoints.openai.api_server",
+            self.environment.python, "-m", "cwm_engine.serve_vllm",
             "--model", str(self.model.folder), "--served-model-name", self.served_name,
             "--host", self.addresses.gateways, "--port", str(self.ports.vllm),
             "--max-model-len", str(self.max_model_len), "--dtype", self.plan.dtype,
@@ -165,6 +165,7 @@ class Commands:
             **self.variables(),
             "VLLM_RPC_BASE_PATH": str(self.sockets),
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+            **self.plan.serving_variables,
         }
         if self.plan.dev_endpoints:
             variables["VLLM_SERVER_DEV_MODE"] = "1"

@@ -27,6 +27,7 @@ from cwm.stack.private_files import keyring, write_private_json
 from cwm.stack.redis_url import RedisAddress
 from cwm.stack.room import Room
 from cwm.stack.runfile import RunFile
+from cwm.stack.tool import ToolFailedError, run_tool
 
 __all__ = ["LocalStack", "PartName", "StackError", "StackPlan", "plan_from_settings"]
 
@@ -120,6 +121,7 @@ class LocalStack:
         keys = keyring(plan.storage_path)
         sockets = undo.enter_context(socket_folder(plan.home))
         commands = Commands(plan, environment, model, reserved.chosen, keys, sockets)
+        await self._check(commands)
         self._describe(commands, model)
         await self._start(commands, reserved, undo)
 
@@ -198,6 +200,19 @@ class LocalStack:
             )
         )
         undo.callback(life.unlink, missing_ok=True)
+
+    async def _check(self, commands: Commands) -> None:
+        """Report which parsers vLLM is going to use. Raises StackError for one that it does not have."""
+        try:
+            await run_tool(
+                [*commands.vllm(), "--check"],
+                fresh_log(self.plan.logs, "parsers"),
+                self._report,
+                commands.vllm_variables(),
+                self.plan.withheld,
+            )
+        except ToolFailedError as error:
+            raise StackError(f"vLLM cannot be started: {' '.join(error.lines[-1:]) or error}.") from error
 
     def _describe(self, commands: Commands, model: Model) -> None:
         ports = self.ports = commands.ports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,6 +58,8 @@ class StackPlan:
     """Address on which the gateway is going to listen; no part takes its port."""
     withheld: frozenset[str] = frozenset()
     """Environment variables that the engine does not get."""
+    serving_variables: Mapping[str, str] = field(default_factory=dict)
+    """Of ``cwm_engine.serve_vllm``: parsers, chat template and further arguments, if they are not as by default."""
     dev_endpoints: bool = False
     """Enables vLLM's development endpoints, with which benchmarks empty its cache. They check no API key."""
 
@@ -119,6 +121,7 @@ def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, devic
         storage_path=storage_path,
         home=home,
         run_folder=home / "run",
+        serving_variables=local.serving_variables,
     )
 
 

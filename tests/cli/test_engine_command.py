@@ -110,7 +110,7 @@ def test_the_script_starts_each_program_once_the_one_before_answers_and_stops_al
         "valkey-cli": "valkey-server",
         "*:9300/*": "lmcache.cli.main",
         "*:8081/*": "serve_lmcache",
-        "*warm": "api_server",
+        "*warm": "serve_vllm",
     }
     cases = "".join(f"{sign}) grep -q {part} started || exit 1;; " for sign, part in ready_once.items())
     for name in ("valkey-server", "valkey-cli", "python3", "cwm", "curl"):
@@ -141,7 +141,7 @@ def test_the_script_starts_each_program_once_the_one_before_answers_and_stops_al
         "python3 -m lmcache.cli.main",
         "python3 -m cwm_engine.serve_lmcache",
     ]
-    assert set(order[3:]) == {"python3 -m vllm.entrypoints.openai.api_server", "python3 -m cwm_engine.warm"}
+    assert set(order[3:]) == {"python3 -m cwm_engine.serve_vllm", "python3 -m cwm_engine.warm"}
     assert order[-1] == "python3 -m cwm_engine.warm"
     assert len((tmp_path / "kv store" / "kv.keys").read_text().strip()) == 64
     (valkey,) = [int(words[0]) for words in started if words[1] == "valkey-server"]

@@ -24,11 +24,12 @@ GIB = 2**30
 OF_OPERATORS = {
     "--enable-auto-tool-choice",
     "--tool-call-parser",
+    "--reasoning-parser",
     "--api-key",
     "--gpu-memory-utilization",
     "--hash-algorithm",
 }
-OF_CWM = {"--device", "--as"}
+OF_CWM = {"--device", "--as", "--check"}
 
 
 @pytest.mark.parametrize("row", MODELS, ids=lambda row: row[0])

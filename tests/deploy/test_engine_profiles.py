@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from cwm.settings import LocalEngine
 from cwm.stack.commands import Commands
 from cwm.stack.environment import EngineEnvironment
 from cwm.stack.health import WARM_UP_SALT
@@ -110,6 +111,20 @@ def test_vllm_fetches_media_from_nowhere_unless_a_host_is_named_and_follows_no_r
     for name in ("vllm-cpu", "vllm-gpu"):
         assert flags(services[name]["command"])[option] == ["${CWM_MEDIA_DOMAINS:-none.invalid}"]
         assert services[name]["environment"][variable] == "0"
+
+
+def test_vllm_in_a_container_gets_the_same_parsers(services: dict[str, Any], local: Commands) -> None:
+    assert services["vllm-cpu"]["command"][:2] == services["vllm-gpu"]["command"][:2] == local.vllm()[1:3]
+    named = LocalEngine.model_validate(
+        {
+            "tool_parser": "hermes",
+            "reasoning_parser": "qwen3",
+            "chat_template": "/t",
+            "engine_args": "--seed 1",
+        }
+    )
+    for name in ("vllm-cpu", "vllm-gpu"):
+        assert services[name]["environment"].keys() >= named.serving_variables.keys()
 
 
 def test_vllm_can_read_a_model_folder_of_any_user(services: dict[str, Any]) -> None:

@@ -30,6 +30,9 @@ class StandIns(LocalStack):
             self._recipe("vllm", "vLLM", self._vllm, commands.vllm_variables()),
         ]
 
+    async def _check(self, commands: Commands) -> None:
+        pass
+
     def _recipe(self, name: PartName, title: str, script: str, variables: Mapping[str, str]) -> Recipe:
         async def answers() -> bool:
             return "up" in log_of(self.plan, name)

@@ -62,6 +62,22 @@ def test_the_engine_fetches_media_from_the_named_domains_alone_and_follows_no_re
     assert widened[place + 1 : place + 3] == ["a.example.com", "b.example.com"]
 
 
+def test_vllm_is_told_of_parsers_template_and_arguments_that_are_not_as_by_default(
+    plan_for: PlanFor, tmp_path: Path
+) -> None:
+    def told(commands: Commands) -> dict[str, str]:
+        return {name: value for name, value in commands.vllm_variables().items() if name.startswith("CWM_")}
+
+    named = {"tool_parser": "hermes", "reasoning_parser": "none", "engine_args": "--seed 1"}
+    assert told(commands_for(plan_for(), tmp_path)) == {}
+    assert told(commands_for(plan_for(**named, chat_template=tmp_path / "chat.jinja"), tmp_path)) == {
+        "CWM_TOOL_PARSER": "hermes",
+        "CWM_REASONING_PARSER": "none",
+        "CWM_CHAT_TEMPLATE": str(tmp_path / "chat.jinja"),
+        "CWM_ENGINE_ARGS": "--seed 1",
+    }
+
+
 def test_the_disk_is_asked_before_an_embedded_valkey_and_after_a_redis_of_its_own(
     plan_for: PlanFor, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from cwm.stack import plan as planning
 from cwm.stack.commands import Commands
 from cwm.stack.environment import GIB
 from cwm.stack.errors import StackError
+from cwm.stack.local import LocalStack
 from cwm.stack.part import Recipe
 from cwm.stack.plan import StackPlan
 from cwm.stack.ports import ReservedPorts
@@ -95,6 +96,18 @@ async def test_parts_are_kept_alive_while_nothing_can_be_written_down(
         await eventually(lambda: bool(stack.restarts["vllm"] and stack.pids("vllm")))
         await stack.wait_ready(20)
         written.rmdir()
+
+
+async def test_what_vllm_would_refuse_ends_the_start_before_a_part_is_started(
+    plan: StackPlan, terminal: Terminal
+) -> None:
+    plan = replace(plan, serving_variables={"CWM_CHAT_TEMPLATE": "/nowhere.jinja"})
+    (plan.home / "bin").mkdir(parents=True)
+    (plan.home / "bin" / "python").symlink_to(sys.executable)
+    with pytest.raises(StackError, match=r"CWM_CHAT_TEMPLATE is /nowhere\.jinja, which is no file"):
+        async with LocalStack(plan, report=terminal.write):
+            pass
+    assert [log.name for log in plan.logs.iterdir()] == ["parsers.log"]
 
 
 async def test_the_other_logs_are_watched_after_one_was_removed(plan: StackPlan, terminal: Terminal) -> None:
