@@ -44,9 +44,7 @@ class Machine:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / name).write_text(text)
 
-    def starts(
-        self, *arguments: str, check: bool = False, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def starts(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """vLLM's stand-in prints its arguments."""
         command = [
             sys.executable,
@@ -58,7 +56,7 @@ class Machine:
         ]
         path = f"{shipped.folder('engine')}:{self.folder}"
         return subprocess.run(
-            [*command, *(["--check"] if check else [])],
+            command,
             env={"PYTHONPATH": path, **variables}, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
@@ -184,7 +182,5 @@ def test_a_parser_of_a_plugin_is_not_looked_up(machine: Machine) -> None:
 
 def test_a_check_says_what_agents_meet_and_starts_nothing(machine: Machine) -> None:
     machine.model(HERMES + TOGGLES, "qwen3", ("<think>",))
-    assert machine.starts(check=True).stdout == "vLLM reads tool calls as hermes, thoughts as qwen3\n"
-    assert (
-        "agents that use tools will be refused" in machine.starts(check=True, CWM_TOOL_PARSER="none").stdout
-    )
+    assert machine.starts("--check").stdout == "vLLM reads tool calls as hermes, thoughts as qwen3\n"
+    assert "agents that use tools will be refused" in machine.starts("--check", CWM_TOOL_PARSER="none").stdout
