@@ -107,6 +107,9 @@ class TurnRequest(Protocol):
     def template_options(self) -> Mapping[str, Any]:
         """The fields of a chat that its template reads, besides the messages."""
 
+    def addressed_to(self, model: str) -> TurnRequest:
+        """The same request to the served ``model``; its answer names the model as this request did."""
+
     def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:
         """The request to send to the engine, which may use stored KV only if it has these ``weights``.
 

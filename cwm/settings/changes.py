@@ -10,6 +10,7 @@ from cwm.domain.budgets import Budgets
 from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.autosave import AUTO
 from cwm.settings.groups import Settings
+from cwm.settings.models import ALIASES
 from cwm.settings.tools import RESULTS, TOOLS
 from cwm.settings.upstreams import UPSTREAMS
 
@@ -33,7 +34,7 @@ class SettingChange:
 
 
 def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[SettingChange]:
-    """The changes of upstreams, budgets and policies, one by one, of automatic windows by tenant, and of the settings ``names`` (``group.field``)."""
+    """The changes of upstreams, budgets and policies, one by one, of automatic windows by tenant, of models' aliases, and of the settings ``names`` (``group.field``)."""
     secrets = sorted(old.secrets() | new.secrets(), key=len, reverse=True)
     return [
         SettingChange(name, *(_masked(text, secrets) for text in _texts(before, after)))
@@ -43,6 +44,7 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
             *_by_name(TOOLS, old.budgets.policies.by_name, new.budgets.policies.by_name),
             *_different(AUTO, old.autosave.default, new.autosave.default),
             *_by_name(f"{AUTO}.tenants", old.autosave.by_tenant, new.autosave.by_tenant),
+            *_by_name(ALIASES, old.aliases.by_pattern, new.aliases.by_pattern),
             *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
         )
     ]

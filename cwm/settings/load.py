@@ -15,6 +15,7 @@ from cwm.settings.document import read_document
 from cwm.settings.fields import Group, SettingsError, in_words
 from cwm.settings.front import Security
 from cwm.settings.groups import ENV_PREFIX, GROUPS, Reading, Settings, Source, is_secret
+from cwm.settings.models import MODELS, read_aliases
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
 from cwm.settings.variables import SUFFIX, secret_of
@@ -22,7 +23,7 @@ from cwm.settings.variables import SUFFIX, secret_of
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
-_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE)
+_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, MODELS)
 
 
 def load(
@@ -90,6 +91,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         upstreams=upstreams,
         budgets=read_budgets(document.get(RESULTS), document.get(TOOLS), path),
         autosave=read_autosave(document.get(FREEZE), path),
+        aliases=read_aliases(document.get(MODELS), path),
         sources=tuple(sources),
         unknown_env=unknown,
         upstream_variables=frozenset(used & env.keys()),

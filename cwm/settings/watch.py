@@ -202,6 +202,7 @@ class _Reload:
             upstreams=new.upstreams,
             budgets=new.budgets,
             autosave=new.autosave,
+            aliases=new.aliases,
             logging=logging,
             **live,
         )
@@ -256,7 +257,7 @@ def _values(changes: Sequence[SettingChange]) -> dict[str, dict[str, str]]:
 
 def _file_alone(settings: Settings) -> tuple[object, ...]:
     """What no environment variable sets."""
-    return settings.upstreams, settings.budgets, settings.autosave
+    return settings.upstreams, settings.budgets, settings.autosave, settings.aliases
 
 
 def _settled(config: Path) -> bool:

@@ -74,6 +74,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         kv_tier,
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
+        aliases=settings.aliases,
     )
     retention, verification = settings.retention, settings.verification
     policy = RetentionPolicy(

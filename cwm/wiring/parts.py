@@ -44,6 +44,7 @@ class Parts:
         agent_side.contents.cache.reconfigure(
             settings.context.memory_bytes(), settings.context.context_eviction
         )
+        self.engine_side.directory.aliases = settings.aliases
         self.upkeep.reconcile.autosave.policies = settings.autosave
         limits.rules = limit_rules(settings, self.base.access.identity)
 

@@ -384,6 +384,18 @@ async def test_automatic_windows_change_while_the_gateway_runs(config: Path) -> 
     assert [applied.autosave.of("acme") for applied in heard.applied] == [AutosavePolicy(9, keep=1), None]
 
 
+async def test_models_aliases_change_while_the_gateway_runs(config: Path) -> None:
+    async with watching(config) as heard:
+        save(config, naming("first") + "models: {aliases: {'claude-*': llama, gpt: llama}}\n")
+        first = await heard.event("settings_applied")
+        save(config, naming("first") + "models: {aliases: {'claude-*': qwen, gpt: llama}}\n")
+        second = await heard.event("settings_applied", times=2)
+
+    assert first["changed"] == ["models.aliases.claude-*", "models.aliases.gpt"]
+    assert second["changed"] == ["models.aliases.claude-*"]
+    assert [dict(applied.aliases.by_pattern)["claude-*"] for applied in heard.applied] == ["llama", "qwen"]
+
+
 async def test_a_setting_that_needs_a_restart_is_named_and_left_as_it_is(config: Path) -> None:
     async with watching(config) as heard:
         save(config, naming("second") + "http: {port: 9999}\nisolation: {secret: hunter2}\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -39,6 +39,22 @@ _MAX_BYTES: Final = 32 * 1024 * 1024
 
 def without_ids(content: bytes) -> bytes:
     return _IDS.sub(_NULL, content)
+
+
+def renaming(served: str, wanted: str) -> Callable[[bytes], bytes]:
+    """Puts the model's name that the client used where the engine writes its own.
+
+    Inside a JSON string every quote is escaped, so text cannot match.
+    """
+    pattern = re.compile(
+        rb'([{,]\s*"model"\s*:\s*)' + re.escape(json.dumps(served, ensure_ascii=False).encode())
+    )
+    name = json.dumps(wanted).encode()
+    return lambda content: pattern.sub(lambda match: match[1] + name, content)
+
+
+def _as_it_is(content: bytes) -> bytes:
+    return content
 
 
 class _Ids:
@@ -224,9 +240,12 @@ def _object(content: bytes) -> dict[str, Any]:
 class _Answer:
     """What both forms of an answer know of its token ids and its message."""
 
-    __slots__ = ("_hide_ids", "_ids", "_message", "_recorded", "begun", "ended")
+    __slots__ = ("_hide_ids", "_ids", "_message", "_named", "_recorded", "begun", "ended")
 
-    def __init__(self, *, hide_ids: bool, recorded: bool) -> None:
+    def __init__(
+        self, *, hide_ids: bool, recorded: bool, named: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        self._named = named or _as_it_is
         self._ids = _Ids()
         self._message = _Message()
         self._hide_ids = hide_ids
@@ -258,9 +277,16 @@ class BodyAnswer(_Answer):
 
     __slots__ = ("_chunks", "_max_bytes", "_size", "_tail")
 
-    def __init__(self, *, hide_ids: bool, recorded: bool = True, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        hide_ids: bool,
+        recorded: bool = True,
+        max_bytes: int = _MAX_BYTES,
+        named: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         # Neither begun nor ended before it is complete: an aborted request leaves nothing to record.
-        super().__init__(hide_ids=hide_ids, recorded=recorded)
+        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named)
         self._chunks: list[bytes] = []
         self._max_bytes = max_bytes
         self._size = 0
@@ -277,7 +303,7 @@ class BodyAnswer(_Answer):
             return b""
         content = self._joined()
         self._tail = (self._tail + content[-_TAIL_BYTES:])[-_TAIL_BYTES:]
-        return content
+        return self._named(content)
 
     def finish(self) -> bytes:
         content = self._joined()
@@ -292,7 +318,7 @@ class BodyAnswer(_Answer):
                 self._message.take(_object(bare))
         else:
             self._ids.take_usage(self._tail + content)
-        return bare if self._hide_ids else content
+        return self._named(bare if self._hide_ids else content)
 
     def _joined(self) -> bytes:
         content = b"".join(self._chunks)
@@ -305,8 +331,10 @@ class StreamAnswer(_Answer):
 
     __slots__ = ("_pending",)
 
-    def __init__(self, *, recorded: bool, hide_ids: bool) -> None:
-        super().__init__(hide_ids=hide_ids, recorded=recorded)
+    def __init__(
+        self, *, recorded: bool, hide_ids: bool, named: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named)
         self._pending: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
@@ -320,12 +348,12 @@ class StreamAnswer(_Answer):
             events.append(self._event(text[start : end.end()]))
             start = end.end()
         self._pending = [text[start:]]
-        return b"".join(events)
+        return self._named(b"".join(events))
 
     def finish(self) -> bytes:
         rest = b"".join(self._pending)
         self._pending.clear()
-        return self._event(rest) if rest else b""
+        return self._named(self._event(rest)) if rest else b""
 
     def _event(self, event: bytes) -> bytes:
         data = _data_of(event)

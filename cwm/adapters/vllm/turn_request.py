@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 from cwm.adapters.vllm import request_fields, wire
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
+from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer, renaming
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
@@ -64,6 +64,8 @@ class OpenAiRequest:
     operation: str | None
     max_answer_bytes: int
     media: MediaRule = field(default_factory=MediaRule)
+    served: str | None = None
+    """The model's name in the engine, where the client uses another."""
 
     @property
     def is_chat(self) -> bool:
@@ -169,6 +171,9 @@ class OpenAiRequest:
     def template_options(self) -> Mapping[str, Any]:
         return {name: self.fields[name] for name in _TEMPLATE if self.fields.get(name) is not None}
 
+    def addressed_to(self, model: str) -> OpenAiRequest:
+        return self if self.model in {None, model} else replace(self, served=model)
+
     def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:
         """The client's bytes with our fields after the last one.
 
@@ -179,6 +184,8 @@ class OpenAiRequest:
             ours["kv_transfer_params"] = wire.transfer_params(weights, prompt)
         if recorded:
             ours["return_token_ids"] = True
+        if self.served is not None:
+            ours["model"] = self.served
         if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:
             return json.dumps({**self.fields, **ours}).encode()
         beginning = self.raw.rstrip(b" \t\r\n")[:-1]
@@ -194,9 +201,10 @@ class OpenAiRequest:
 
     def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer:
         hide_ids = recorded and not self.fields.get("return_token_ids")
+        named = None if self.served is None else renaming(self.served, self.model or "")
         if streamed:
-            return StreamAnswer(recorded=recorded, hide_ids=hide_ids)
-        return BodyAnswer(hide_ids=hide_ids, recorded=recorded, max_bytes=self.max_answer_bytes)
+            return StreamAnswer(recorded=recorded, hide_ids=hide_ids, named=named)
+        return BodyAnswer(hide_ids=hide_ids, recorded=recorded, max_bytes=self.max_answer_bytes, named=named)
 
 
 @dataclass(frozen=True, slots=True)

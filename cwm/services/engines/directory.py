@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.prefix import TokenIds, digest
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
@@ -41,24 +42,37 @@ class EngineDirectory:
     kv_tier: KvTier
     secret: bytes
     weights_digest: str
+    aliases: ModelAliases = field(default_factory=ModelAliases)
     _known: dict[str, EngineIdentity] = field(default_factory=dict)
+    """By the served names; under the empty one the first model."""
+    _served: frozenset[str] = frozenset()
     _hardened: set[str] = field(default_factory=set)
     _facts: KvTierFacts | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def identity(self, model: str | None = None) -> EngineIdentity:
-        """The identity of ``model``, by default of the first model served. CWM-1003 if it is not served."""
-        identity = self._known.get(model or "")
+        """The identity of ``model``, or of the model whose alias it is; by default of the first one. CWM-1003 if it is not served."""
+        identity = self._known_as(model)
         if identity is not None:
             return identity
         async with self._lock:
-            identity = self._known.get(model or "")
+            identity = self._known_as(model)
             if identity is None:
                 identity = await self._ask(model)
                 # An identity without its block size must not be cached: its salt would differ from the real one for good.
                 if identity.block_size is not None or await self._without_cache():
-                    self._known[model or ""] = self._known[identity.model] = identity
+                    self._known[identity.model] = identity
+                    if model is None:
+                        self._known[""] = identity
         return identity
+
+    def served_name(self, model: str) -> str:
+        """The served model that ``model`` means, as far as is known without asking the engine; else ``model`` itself."""
+        models = self._served or set(self.aliases.by_pattern.values())
+        return self.aliases.served(model, models) or model
+
+    def _known_as(self, model: str | None) -> EngineIdentity | None:
+        return self._known.get("" if model is None else self.served_name(model))
 
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
         return derive_cache_salt(self.secret, f"{tenant}\x1f{salt_scope}", identity)
@@ -86,6 +100,7 @@ class EngineDirectory:
     def forget(self) -> None:
         """Clear the cache; the next use reads the identity again."""
         self._known.clear()
+        self._served = frozenset()
 
     async def watch(self, interval_seconds: float) -> None:
         """Clear the cache whenever the engine is seen down. Runs until cancelled.
@@ -115,7 +130,7 @@ class EngineDirectory:
         return facts
 
     async def _ask(self, model: str | None) -> EngineIdentity:
-        served = _choose(await self.engine.models(), model)
+        served = await self._choose(model)
         facts = await self._facts_now()
         probe = await self._probe_ids(served, facts)
         answer = await self.engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
@@ -143,6 +158,19 @@ class EngineDirectory:
             template_digest=_text_digest(await self.engine.chat_template(served.id)),
         )
 
+    async def _choose(self, wanted: str | None) -> ServedModel:
+        models = {served.id: served for served in await self.engine.models()}
+        self._served = frozenset(models)
+        if not models:
+            raise EngineResponseError("The engine serves no model.")
+        if wanted is None:
+            return next(iter(models.values()))
+        if (name := self.aliases.served(wanted, models)) is not None:
+            return models[name]
+        raise InvalidParameterError(
+            f"The engine does not serve the model '{wanted}'.", field="model", served=list(models)
+        )
+
     async def _weights(self, answer: Completion, facts: KvTierFacts | None) -> str:
         """What stands for the weights: the engine's own digest, else the configured one, else the start of the engine."""
         if answer.weights:
@@ -165,18 +193,3 @@ def _attached(facts: KvTierFacts | None, served: ServedModel) -> AttachedModel |
 
 def _text_digest(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
-
-
-def _choose(models: list[ServedModel], model_name: str | None) -> ServedModel:
-    if not models:
-        raise EngineResponseError("The engine serves no model.")
-    if model_name is None:
-        return models[0]
-    for served in models:
-        if served.id == model_name:
-            return served
-    raise InvalidParameterError(
-        f"The engine does not serve the model '{model_name}'.",
-        field="model",
-        served=[served.id for served in models],
-    )

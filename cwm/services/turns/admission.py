@@ -86,8 +86,11 @@ class Admission:
 
     async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:
         identity = await self._served(request.model)
-        # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
-        identity = identity or await self.directory.identity(None)
+        if identity is None:
+            # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
+            identity = await self.directory.identity(None)
+        else:
+            request = request.addressed_to(identity.model)
         _require_room(request.prompt_tokens, identity)
         scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
         salt = self.directory.salt(principal.tenant, scope, identity)
@@ -122,6 +125,7 @@ class Admission:
                 session_id=session_id,
                 model=session.model,
             )
+        request = request.addressed_to(identity.model)
         messages = await aside(len(incoming.body), request.messages)
         prompt = None
         if source is not None:

@@ -15,6 +15,7 @@ from cwm.domain.errors import (
     CwmError,
 )
 from cwm.domain.messages import message_of
+from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import Principal
 from cwm.ports.engine import Engine
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
@@ -106,6 +107,10 @@ class PassThrough:
         """Forward a request that needs no session and no salt."""
         outbound = Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body)
         return await self._start(incoming, outbound, ExitStack())
+
+    @property
+    def aliases(self) -> ModelAliases:
+        return self.admission.directory.aliases
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""

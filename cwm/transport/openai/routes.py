@@ -7,12 +7,13 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
+from cwm.domain.model_aliases import ModelAliases
 from cwm.ports.identity import Identity
 from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import EngineAnswer, PassThrough
@@ -121,8 +122,10 @@ class _Models:
         answered = await self.pass_through.relay(request)
         content = b"".join([chunk async for chunk in answered.chunks()])
         status, model_id = answered.status, scope.get("path_params", {}).get("model")
-        if model_id is not None and status == 200:
-            status, content = _one_model(content, model_id)
+        if status == 200 and model_id is not None:
+            status, content = _one_model(content, model_id, self.pass_through.aliases)
+        elif status == 200:
+            content = _with_aliases(content, self.pass_through.aliases)
         await send_whole(send, status, returned(answered.headers), content)
 
 
@@ -199,14 +202,20 @@ async def _send_body(send: Send, answered: EngineAnswer, headers: list[tuple[byt
     await send({"type": "http.response.body", "body": b""})
 
 
-def _one_model(model_list: bytes, model_id: str) -> tuple[int, bytes]:
+def _with_aliases(model_list: bytes, aliases: ModelAliases) -> bytes:
+    """The list of models as the engine wrote it, with a copy of a model for each of its other names."""
+    models = _models_of(model_list)
+    if not (others := aliases.names(models)):
+        return model_list
+    listed = [*models.values(), *({**models[model], "id": name} for name, model in others.items())]
+    return json.dumps({**json.loads(model_list), "data": listed}, separators=(",", ":")).encode()
+
+
+def _one_model(model_list: bytes, model_id: str, aliases: ModelAliases) -> tuple[int, bytes]:
     """Pick one model out of the list, because vLLM has no endpoint for a single model."""
-    try:
-        models = json.loads(model_list)["data"]
-        match = next((model for model in models if model["id"] == model_id), None)
-    except (ValueError, KeyError, TypeError) as garbled:
-        raise EngineResponseError("vLLM's list of models does not have the documented format.") from garbled
-    if match is None:
+    models = _models_of(model_list)
+    name = aliases.served(model_id, models)
+    if name is None:
         error = {
             "message": f"The model `{model_id}` does not exist.",
             "type": "NotFoundError",
@@ -214,4 +223,11 @@ def _one_model(model_list: bytes, model_id: str) -> tuple[int, bytes]:
             "code": 404,
         }
         return 404, json.dumps({"error": error}).encode()
-    return 200, json.dumps(match, separators=(",", ":")).encode()
+    return 200, json.dumps({**models[name], "id": model_id}, separators=(",", ":")).encode()
+
+
+def _models_of(model_list: bytes) -> dict[str, dict[str, Any]]:
+    try:
+        return {model["id"]: model for model in json.loads(model_list)["data"]}
+    except (ValueError, KeyError, TypeError) as garbled:
+        raise EngineResponseError("vLLM's list of models does not have the documented format.") from garbled

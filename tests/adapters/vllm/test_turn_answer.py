@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
+from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer, renaming
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of
 from cwm.ports.turn_wire import PromptUsage
@@ -58,6 +58,17 @@ def read(answer: StreamAnswer | BodyAnswer, content: bytes, *cuts: int) -> bytes
     edges = [0, *sorted(cuts), len(content)]
     out = b"".join(answer.feed(content[a:b]) for a, b in itertools.pairwise(edges))
     return out + answer.finish()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@given(cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_a_model_is_named_as_the_client_names_it_and_never_inside_a_text(
+    recorded: bool, cuts: list[int]
+) -> None:
+    says = word('writes {"model":"llama"}', None, "stop")
+    stream, renamed = (sse({**says, "model": name}, says, "[DONE]") for name in ("llama", "claude-4"))
+    answer = StreamAnswer(recorded=recorded, hide_ids=False, named=renaming("llama", "claude-4"))
+    assert read(answer, stream, *(min(cut, len(stream)) for cut in cuts)) == renamed
 
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=12))

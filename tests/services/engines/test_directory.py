@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
+from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
@@ -85,6 +86,16 @@ async def test_an_engine_without_lmcache_is_asked_once() -> None:
     known = directory(engine, SlowStarter(facts_told=None))
     for _ in range(3):
         assert (await known.identity("m")).chunk_size is None
+    assert engine.asked == 1
+
+
+async def test_an_engine_is_asked_once_whatever_names_its_model_has() -> None:
+    engine = OneEngine()
+    known = directory(engine, SlowStarter(is_there=True))
+    known.aliases = ModelAliases({"claude-*": "m"})
+    identities = [await known.identity(f"claude-{number}") for number in range(100)]
+    assert {identity.model for identity in identities} == {"m"}
+    assert await known.identity("m") == identities[0]
     assert engine.asked == 1
 
 
