@@ -170,6 +170,21 @@ def test_a_cpu_engine_has_the_variables_of_cwm_up_and_needs_no_pythonpath(tmp_pa
     assert "PYTHONPATH" not in env
 
 
+@pytest.mark.parametrize("form", ["compose", "kubernetes"])
+def test_vllm_gets_the_parsers_and_arguments_of_the_settings_as_they_are(tmp_path: Path, form: str) -> None:
+    named = {"CWM_TOOL_PARSER": "hermes", "CWM_ENGINE_ARGS": "--name '$(HOME) $HOME'"}
+    (document, *_) = yaml.safe_load_all(printed(tmp_path, form, "--device", "cpu", **named))
+    if form == "compose":
+        env = document["services"]["vllm"]["environment"]
+        assert env["CWM_ENGINE_ARGS"] == "--name '$$(HOME) $$HOME'"
+    else:
+        (vllm, _room) = document["spec"]["template"]["spec"]["containers"]
+        env = {variable["name"]: variable["value"] for variable in vllm["env"]}
+        assert env["CWM_ENGINE_ARGS"] == "--name '$$(HOME) $HOME'"
+    assert env["CWM_TOOL_PARSER"] == "hermes"
+    assert "CWM_REASONING_PARSER" not in env
+
+
 def test_a_model_with_a_name_may_be_downloaded_and_one_in_a_folder_is_mounted(tmp_path: Path) -> None:
     named = yaml.safe_load(printed(tmp_path, "compose", "--device", "cpu", model="org/model"))["services"][
         "vllm"

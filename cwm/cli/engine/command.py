@@ -33,7 +33,7 @@ def command(
     """Print how to start vLLM, LMCache, its coordinator, Valkey and `cwm room` for a model, and how a gateway finds them.
 
     Chunk size, sizes of the tiers and a Redis of your own come from the settings (CWM_CHUNK_SIZE, CWM_CPU_CACHE_GB, CWM_DISK_CACHE_GB,
-    CWM_REDIS_CACHE_GB, CWM_REDIS_URL ...). The flags are those of `cwm up`. The environment of vLLM and LMCache needs the wheel `cwm-engine`.
+    CWM_REDIS_CACHE_GB, CWM_REDIS_URL, CWM_TOOL_PARSER ...). The flags are those of `cwm up`. The environment of vLLM and LMCache needs the wheel `cwm-engine`.
     """
     settings = load_settings(upstreams=False, max_model_len=max_model_len)
     with expected_failures():

@@ -30,7 +30,7 @@ def _service(engine: EnginePrograms, program: Program) -> dict[str, Any]:
         "entrypoint": [program.argv[0]],
         # Compose replaces $NAME; $$ is a dollar.
         "command": [argument.replace("$", "$$") for argument in program.argv[1:]],
-        "environment": dict(program.variables),
+        "environment": {name: value.replace("$", "$$") for name, value in program.variables.items()},
         "networks": ["engine"],
         "volumes": [f"{folder.name}:{folder}" for folder in program.folders],
         "secrets": list(program.secrets),

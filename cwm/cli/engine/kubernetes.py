@@ -66,11 +66,11 @@ def _pod(engine: EnginePrograms) -> dict[str, Any]:
 
 def _container(engine: EnginePrograms, program: Program) -> dict[str, Any]:
     security: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    env = [{"name": name, "value": value} for name, value in program.variables.items()]
+    # Kubernetes replaces $(NAME); $$ is a dollar.
+    env = [{"name": name, "value": value.replace("$(", "$$(")} for name, value in program.variables.items()]
     container: dict[str, Any] = {
         "name": program.name,
         "image": program.image,
-        # Kubernetes replaces $(NAME) in commands; $$ is a dollar.
         "command": [argument.replace("$(", "$$(") for argument in program.argv],
         "env": env,
         "volumeMounts": _mounts(engine, program),
