@@ -44,35 +44,36 @@ class EngineDirectory:
     weights_digest: str
     aliases: ModelAliases = field(default_factory=ModelAliases)
     _known: dict[str, EngineIdentity] = field(default_factory=dict)
-    """By the served names; under the empty one the first model."""
     _served: frozenset[str] = frozenset()
+    """Names of the served models; empty while they are not known."""
     _hardened: set[str] = field(default_factory=set)
     _facts: KvTierFacts | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def identity(self, model: str | None = None) -> EngineIdentity:
-        """The identity of ``model``, or of the model whose alias it is; by default of the first one. CWM-1003 if it is not served."""
-        identity = self._known_as(model)
+        """The identity of ``model``, by default of the first model served. CWM-1003 if it is not served."""
+        identity = self._known.get(model or "")
         if identity is not None:
             return identity
         async with self._lock:
-            identity = self._known_as(model)
+            identity = self._known.get(model or "")
             if identity is None:
                 identity = await self._ask(model)
                 # An identity without its block size must not be cached: its salt would differ from the real one for good.
                 if identity.block_size is not None or await self._without_cache():
-                    self._known[identity.model] = identity
-                    if model is None:
-                        self._known[""] = identity
+                    self._known[model or ""] = self._known[identity.model] = identity
         return identity
 
-    def served_name(self, model: str) -> str:
-        """The served model that ``model`` means, as far as is known without asking the engine; else ``model`` itself."""
-        models = self._served or set(self.aliases.by_pattern.values())
-        return self.aliases.served(model, models) or model
+    async def asked_for(self, name: str | None) -> EngineIdentity:
+        """The identity of the model that a caller means, who may use an alias. CWM-1003 if it is not served."""
+        if name and name not in self._known and not self._served:
+            self._served = frozenset(served.id for served in await self.engine.models())
+        return await self.identity(self.meant(name) if name else None)
 
-    def _known_as(self, model: str | None) -> EngineIdentity | None:
-        return self._known.get("" if model is None else self.served_name(model))
+    def meant(self, name: str) -> str:
+        """The model that a caller means by ``name``, as far as is known without asking the engine; else ``name``."""
+        models = self._served or set(self.aliases.by_pattern.values())
+        return self.aliases.served(name, models) or name
 
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
         return derive_cache_salt(self.secret, f"{tenant}\x1f{salt_scope}", identity)
@@ -130,7 +131,9 @@ class EngineDirectory:
         return facts
 
     async def _ask(self, model: str | None) -> EngineIdentity:
-        served = await self._choose(model)
+        models = await self.engine.models()
+        self._served = frozenset(served.id for served in models)
+        served = _choose(models, model)
         facts = await self._facts_now()
         probe = await self._probe_ids(served, facts)
         answer = await self.engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
@@ -158,19 +161,6 @@ class EngineDirectory:
             template_digest=_text_digest(await self.engine.chat_template(served.id)),
         )
 
-    async def _choose(self, wanted: str | None) -> ServedModel:
-        models = {served.id: served for served in await self.engine.models()}
-        self._served = frozenset(models)
-        if not models:
-            raise EngineResponseError("The engine serves no model.")
-        if wanted is None:
-            return next(iter(models.values()))
-        if (name := self.aliases.served(wanted, models)) is not None:
-            return models[name]
-        raise InvalidParameterError(
-            f"The engine does not serve the model '{wanted}'.", field="model", served=list(models)
-        )
-
     async def _weights(self, answer: Completion, facts: KvTierFacts | None) -> str:
         """What stands for the weights: the engine's own digest, else the configured one, else the start of the engine."""
         if answer.weights:
@@ -193,3 +183,18 @@ def _attached(facts: KvTierFacts | None, served: ServedModel) -> AttachedModel |
 
 def _text_digest(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
+
+
+def _choose(models: list[ServedModel], model_name: str | None) -> ServedModel:
+    if not models:
+        raise EngineResponseError("The engine serves no model.")
+    if model_name is None:
+        return models[0]
+    for served in models:
+        if served.id == model_name:
+            return served
+    raise InvalidParameterError(
+        f"The engine does not serve the model '{model_name}'.",
+        field="model",
+        served=[served.id for served in models],
+    )

@@ -48,7 +48,7 @@ class OpenSession:
             )
         chosen = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
         async with self.journal.entry(principal, "session_create", session_id=chosen):
-            identity = await self.directory.identity(model)
+            identity = await self.directory.asked_for(model)
             base = salt_scope_of(self.cache_scope, principal, chosen)
             now = self.clock.now()
             session = Session(

@@ -200,7 +200,7 @@ class Admission:
 
     async def _served(self, model: str | None) -> EngineIdentity | None:
         try:
-            return await self.directory.identity(model or None)
+            return await self.directory.asked_for(model)
         except InvalidParameterError:
             return None
 

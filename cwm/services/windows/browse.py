@@ -100,7 +100,7 @@ class Browse:
                 f"limit is 1 to {MAX_PAGE}, offset at least 0.", limit=query.limit, offset=query.offset
             )
         if query.model is not None:
-            query = replace(query, model=self.directory.served_name(query.model))
+            query = replace(query, model=self.directory.meant(query.model))
         if cursor is not None:
             if query.offset:
                 raise InvalidParameterError("Give offset or cursor, not both.", field="cursor")

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from cwm.domain.errors import EngineConnectionError, EngineResponseError
+from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
@@ -93,10 +93,18 @@ async def test_an_engine_is_asked_once_whatever_names_its_model_has() -> None:
     engine = OneEngine()
     known = directory(engine, SlowStarter(is_there=True))
     known.aliases = ModelAliases({"claude-*": "m"})
-    identities = [await known.identity(f"claude-{number}") for number in range(100)]
+    identities = [await known.asked_for(f"claude-{number}") for number in range(100)]
     assert {identity.model for identity in identities} == {"m"}
-    assert await known.identity("m") == identities[0]
-    assert engine.asked == 1
+    assert await known.identity("m") == await known.asked_for("m") == identities[0]
+    assert engine.asked <= 2
+
+
+async def test_a_model_that_is_gone_is_no_other_one_whatever_callers_may_say() -> None:
+    known = directory(OneEngine(), SlowStarter(is_there=True))
+    known.aliases = ModelAliases({"*": "m"})
+    with pytest.raises(InvalidParameterError):
+        await known.identity("gone")
+    assert (await known.asked_for("gone")).model == "m"
 
 
 async def test_an_engine_that_lmcache_does_not_list_yet_is_not_remembered_without_its_block_size() -> None:
