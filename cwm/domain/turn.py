@@ -43,6 +43,7 @@ class Turn:
     Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
     when it ended. The client of an ``abandoned`` turn did not wait for its whole answer. Its request first left the messages of the
     then current turn at the message ``diverged_at``, for this ``cause`` (None: it extended them). ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
+    ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned.
     """
 
     tenant: str
@@ -69,6 +70,7 @@ class Turn:
     diverged_at: int | None = None
     cause: str = ""
     ended_at: datetime | None = None
+    chain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ registry: CWM-4001 (writing), CWM-4002 (reading), CWM-4004 for damaged tokens or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -51,7 +51,7 @@ class TurnRecords(Protocol):
         """
 
     async def unfreeze(self, session: Session, at: datetime) -> Session | None:
-        """Make a frozen session active again; its windows stay. None when it is not frozen, or not that session."""
+        """Make a frozen or expired session active again; its windows stay. None when it is neither, or not that session."""
 
     async def drop_turn(self, turn: Turn) -> None:
         """Forget an asked turn that left no answer. Nothing changes if it ended."""
@@ -60,6 +60,9 @@ class TurnRecords(Protocol):
 
     async def current_turn(self, tenant: str, session_id: str) -> Turn | None:
         """The turn whose context is the session's; None before the first, and for an unknown session."""
+
+    async def turn_with_chain(self, tenant: str, author: str, chains: Sequence[str]) -> Turn | None:
+        """The author's newest turn with the first of these chains that any has."""
 
     async def turns(self, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:
         """Turns of a session in any state, the newest first."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from cwm.domain.budgets import Budgets
 from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.autosave import AUTO
+from cwm.settings.capture import CAPTURE
 from cwm.settings.groups import Settings
 from cwm.settings.models import ALIASES
 from cwm.settings.tools import RESULTS, TOOLS
@@ -45,6 +46,7 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
             *_different(AUTO, old.autosave.default, new.autosave.default),
             *_by_name(f"{AUTO}.tenants", old.autosave.by_tenant, new.autosave.by_tenant),
             *_by_name(ALIASES, old.aliases.by_pattern, new.aliases.by_pattern),
+            *_different(CAPTURE, old.capture, new.capture),
             *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
         )
     ]

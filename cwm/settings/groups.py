@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from cwm.domain.autosave import AutosavePolicies
 from cwm.domain.budgets import Budgets
+from cwm.domain.conversation import CapturePolicies
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.upstream import UpstreamSpec
 from cwm.settings.auth import Auth
@@ -90,6 +91,7 @@ class Settings:
     budgets: Budgets = field(default_factory=Budgets)
     autosave: AutosavePolicies = field(default_factory=AutosavePolicies)
     aliases: ModelAliases = field(default_factory=ModelAliases)
+    capture: CapturePolicies = field(default_factory=CapturePolicies)
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
     upstream_variables: frozenset[str] = frozenset()

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from cwm.settings.autosave import FREEZE, read_autosave
+from cwm.settings.capture import CAPTURE, read_capture
 from cwm.settings.document import read_document
 from cwm.settings.fields import Group, SettingsError, in_words
 from cwm.settings.front import Security
@@ -23,7 +24,7 @@ from cwm.settings.variables import SUFFIX, secret_of
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
-_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, MODELS)
+_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, MODELS, CAPTURE)
 
 
 def load(
@@ -92,6 +93,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         budgets=read_budgets(document.get(RESULTS), document.get(TOOLS), path),
         autosave=read_autosave(document.get(FREEZE), path),
         aliases=read_aliases(document.get(MODELS), path),
+        capture=read_capture(document.get(CAPTURE), path),
         sources=tuple(sources),
         unknown_env=unknown,
         upstream_variables=frozenset(used & env.keys()),

@@ -203,6 +203,7 @@ class _Reload:
             budgets=new.budgets,
             autosave=new.autosave,
             aliases=new.aliases,
+            capture=new.capture,
             logging=logging,
             **live,
         )
@@ -257,7 +258,7 @@ def _values(changes: Sequence[SettingChange]) -> dict[str, dict[str, str]]:
 
 def _file_alone(settings: Settings) -> tuple[object, ...]:
     """What no environment variable sets."""
-    return settings.upstreams, settings.budgets, settings.autosave, settings.aliases
+    return settings.upstreams, settings.budgets, settings.autosave, settings.aliases, settings.capture
 
 
 def _settled(config: Path) -> bool:

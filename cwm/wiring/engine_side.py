@@ -26,6 +26,7 @@ from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.admission import Admission
 from cwm.services.turns.continuation import Continuation
+from cwm.services.turns.conversations import Conversations
 from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.grow import Grow
@@ -40,6 +41,7 @@ from cwm.services.windows.quarantine import Quarantine
 from cwm.services.windows.thaw import Thaw
 from cwm.settings import Settings
 from cwm.wiring.foundation import Foundation
+from cwm.wiring.limits import shared_with_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class EngineSide:
     end_session: EndSession
     generate: Generate
     pass_through: PassThrough
+    conversations: Conversations
     reuse: Reuse
     freeze: Freeze
     quarantine: Quarantine
@@ -173,6 +176,10 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         end_session=end_session,
     )
 
+    conversations = Conversations(
+        registry, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
+    )
+
     async def thawed(principal: Principal, window_name: str, session_id: str | None) -> Session:
         return (await thaw(principal, window_name, session_id)).session
 
@@ -203,14 +210,17 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
                 open_session=open_session,
                 scopes=scopes,
                 continuation=Continuation(registry, grow, thawed),
+                conversations=conversations,
                 journal=journal,
                 limits=base.limits,
+                clock=clock,
             ),
             turns=turns,
             journal=journal,
             limits=base.limits,
             reuse=reuse,
         ),
+        conversations=conversations,
         freeze=freeze,
         quarantine=quarantine,
         thaw=thaw,

@@ -44,9 +44,15 @@ def build_limits(
 
 def limit_rules(settings: Settings, identity: Identity) -> LimitRules:
     """By default only a single user on loopback has no limits."""
-    authenticated = not isinstance(identity, LocalIdentity)
-    others = authenticated or not on_loopback(settings.http.host)
-    return settings.limits.rules(shared_with_others=others, users_known=authenticated)
+    return settings.limits.rules(
+        shared_with_others=shared_with_others(settings, identity),
+        users_known=not isinstance(identity, LocalIdentity),
+    )
+
+
+def shared_with_others(settings: Settings, identity: Identity) -> bool:
+    """Whether more people than the one at this machine may use the gateway."""
+    return not isinstance(identity, LocalIdentity) or not on_loopback(settings.http.host)
 
 
 def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:

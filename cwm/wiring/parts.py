@@ -46,6 +46,7 @@ class Parts:
         )
         self.engine_side.directory.aliases = settings.aliases
         self.upkeep.reconcile.autosave.policies = settings.autosave
+        self.engine_side.conversations.policies = settings.capture
         limits.rules = limit_rules(settings, self.base.access.identity)
 
     def close(self) -> AsyncExitStack:

@@ -31,7 +31,7 @@ _QUESTION_CHARS: Final = 64
 _CHARS_A_TOKEN: Final = 4
 _TIMEOUT_SECONDS: Final = 60
 NOTE: Final = (
-    f"medians of {_CONVERSATIONS * _PAIRS} pairs of the same chat request, with CWM-Session-Id and without, in turns, in conversations of "
+    f"medians of {_CONVERSATIONS * _PAIRS} pairs of the same chat request, with CWM-Session-Id and with CWM-Capture: off, in turns, in conversations of "
     f"{_GROWTH_TURNS} to {_GROWTH_TURNS + _PAIRS} turns; in front of an engine that answers at once with ids, on SQLite; with a session the engine sends "
     "the ids of the whole prompt"
 )
@@ -145,7 +145,7 @@ class _Turns:
         """Ms until the end of the answer."""
         headers = {
             "content-type": "application/json",
-            **({"CWM-Session-Id": self.session} if recorded else {}),
+            **({"CWM-Session-Id": self.session} if recorded else {"CWM-Capture": "off"}),
         }
         started = time.perf_counter()
         response = await self.http.post(

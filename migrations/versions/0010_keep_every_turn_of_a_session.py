@@ -47,6 +47,7 @@ def upgrade() -> None:
         sa.Column("diverged_at", sa.Integer(), nullable=True),
         sa.Column("cause", Text, nullable=False),
         sa.Column("head", Text, nullable=True),
+        sa.Column("chain", Text, nullable=True),
         sa.Column("messages", sa.JSON(), nullable=False),
         sa.Column("packed", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(
@@ -62,6 +63,14 @@ def upgrade() -> None:
     )
     asked = sa.text("state = 'asked'")
     op.create_index("ix_turns_asked", "turns", ["asked_at"], sqlite_where=asked, postgresql_where=asked)
+    chained = sa.text("chain IS NOT NULL")
+    op.create_index(
+        "ix_turns_chain",
+        "turns",
+        ["tenant", "author", "chain", "asked_at"],
+        sqlite_where=chained,
+        postgresql_where=chained,
+    )
     op.add_column("windows", sa.Column("turn_id", Text, nullable=True))
     op.add_column("windows", sa.Column("automatic", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.create_table(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
+from cwm.domain.conversation import Capture, ClientConversation, chained
 from cwm.domain.divergence import divergence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
@@ -16,8 +18,9 @@ from cwm.domain.errors import (
 )
 from cwm.domain.names import require_session_id
 from cwm.domain.principal import Principal
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import LIVE, Session, SessionState
 from cwm.domain.turn import Message, Profile
+from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine
 from cwm.ports.registry import Registry
 from cwm.ports.turn_wire import TurnRequest
@@ -28,6 +31,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.continuation import Continuation, Continued
+from cwm.services.turns.conversations import Captured, Conversations
 from cwm.services.turns.placement import Said
 from cwm.services.turns.turns import RunningTurn
 
@@ -37,7 +41,8 @@ class ClientRequest:
     """A request as received. ``path`` includes the query; header names are in lower case; ``left`` is set when its client leaves.
 
     ``branch`` is ``new`` for a turn that is no part of its session's conversation; ``continued`` names what to go on
-    from, when the messages are only the new ones.
+    from, when the messages are only the new ones. ``conversation`` is what the client calls its conversation; a request
+    that is not ``captured`` belongs to no session unless it has a ``session_id``. ``again``: its client sends it once more.
     """
 
     method: str
@@ -47,6 +52,9 @@ class ClientRequest:
     session_id: str | None = None
     branch: str | None = None
     continued: str | None = None
+    conversation: ClientConversation | None = None
+    captured: bool = True
+    again: bool = False
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -74,8 +82,10 @@ class Admission:
     open_session: OpenSession
     scopes: SaltScopes
     continuation: Continuation
+    conversations: Conversations
     journal: Journal
     limits: Limits
+    clock: Clock
 
     async def session_id(self, principal: Principal, session_id: str) -> str:
         try:
@@ -83,6 +93,23 @@ class Admission:
         except CwmError as error:
             await self.journal.injection(principal, "pass_through", error)
             raise
+
+    async def captured(
+        self, principal: Principal, incoming: ClientRequest, request: TurnRequest
+    ) -> Captured | None:
+        """The session of a request without a session id, by what its client calls the conversation, else by what it says."""
+        policy = self.conversations.policy(principal)
+        if policy is Capture.OFF or not incoming.captured or incoming.session_id is not None:
+            return None
+        if incoming.conversation is None and (policy is not Capture.ALL or request.operation != "chat"):
+            return None
+        identity = await self._served(request.model)
+        if identity is None or not self._recordable(request):
+            return None
+        if incoming.conversation is not None:
+            return await self.conversations.named(principal, incoming.conversation, identity.model)
+        messages = await aside(len(incoming.body), request.messages)
+        return await self.conversations.by_content(principal, messages, identity.model, again=incoming.again)
 
     async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:
         identity = await self._served(request.model)
@@ -109,6 +136,7 @@ class Admission:
         request: TurnRequest,
         turn: RunningTurn,
         source: Continued | None,
+        captured: Captured | None = None,
     ) -> Outbound:
         session_id = incoming.session_id or ""
         session = await self.registry.session(principal.tenant, session_id)
@@ -116,7 +144,10 @@ class Admission:
         if session is None:
             if identity is None:
                 return await self.without_session(principal, request)
-            session = await self._open(principal, session_id, identity.model)
+            metadata = None if captured is None else captured.metadata
+            session = await self._open(principal, session_id, identity.model, metadata)
+        if captured is not None:
+            session = await self._revived(principal, session)
         session.require_live("a turn")
         if identity is None or identity.model != session.model:
             raise InvalidParameterError(
@@ -135,9 +166,11 @@ class Admission:
         await self._note_special_tokens(principal, session, request)
         apart = _apart(incoming.branch)
         if source is not None:
-            said = Said(messages, source.turn.profile, whole=False, apart=apart)
+            said = Said(
+                messages, source.turn.profile, whole=False, apart=apart, chain=_after(source, messages)
+            )
         else:
-            said = await self._said(session, messages, request.profile(), apart=apart)
+            said = await self._said(session, messages, request.profile(), apart=apart, captured=captured)
         await turn.ask(session, said)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
         return Outbound(
@@ -150,27 +183,33 @@ class Admission:
         )
 
     async def _said(
-        self, session: Session, messages: Sequence[Message], profile: Profile, *, apart: bool
+        self,
+        session: Session,
+        messages: Sequence[Message],
+        profile: Profile,
+        *,
+        apart: bool,
+        captured: Captured | None,
     ) -> Said:
         """What a request with the whole conversation says, and where that leaves what was said before.
 
-        CWM-3008 for the first request to a thawed session that has none of the window's messages: it would not see the window.
+        CWM-3008 for the first request to a thawed session that has none of the window's messages: it would not see the window. If
+        its client did not choose the session, it is a side branch instead, as a title is.
         """
+        chain = None if captured is None else captured.chain
         current = await self.registry.current_turn(session.tenant, session.id)
         if current is None:
-            return Said(messages, profile, apart=apart)
+            return Said(messages, profile, apart=apart, chain=chain)
         line = await self.registry.message_digests(current)
         diverged = divergence(messages, profile, line, current.profile) if line else None
         if diverged is not None:
             self.journal.meter.event(f"turn_diverged_{diverged.cause}")
-        said = Said(messages, profile, apart=apart, current=current.id, line=line, diverged=diverged)
-        if session.state is SessionState.THAWED and not apart:
-            self._require_related(session, said, line)
-        return said
-
-    def _require_related(self, session: Session, said: Said, line: Sequence[str]) -> None:
-        chat = [message for message in said.messages if message.content.get("role") != "prompt"]
-        if chat and not said.answers and not any(message.digest in line for message in chat):
+        said = Said(
+            messages, profile, apart=apart, current=current.id, line=line, diverged=diverged, chain=chain
+        )
+        if session.state is SessionState.THAWED and not apart and _unrelated(said):
+            if captured is not None:
+                return replace(said, apart=True)
             raise UnrelatedTurnError(
                 f"Session '{session.id}' was thawed from window '{session.thawed_from}', and the request has none of "
                 "its messages: the model would not see the window. Send the whole conversation; or only what is "
@@ -178,6 +217,24 @@ class Admission:
                 session_id=session.id,
                 window_name=session.thawed_from,
             )
+        return said
+
+    async def _revived(self, principal: Principal, session: Session) -> Session:
+        """A client that goes on with its own conversation knows nothing of states."""
+        if session.owner != principal.subject:
+            raise SessionAlreadyExistsError(
+                f"There is a session '{session.id}' already.", session_id=session.id
+            )
+        if session.state in LIVE:
+            return session
+        async with self.journal.entry(principal, "session_unfreeze", session_id=session.id):
+            return await self.registry.unfreeze(session, self.clock.now()) or session
+
+    def _recordable(self, request: TurnRequest) -> bool:
+        with suppress(InvalidParameterError):
+            request.require_recordable()
+            return True
+        return False
 
     def _requests_ids(self, request: TurnRequest) -> bool:
         """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.
@@ -186,15 +243,13 @@ class Admission:
         """
         if not self.limits.counts_tokens:
             return False
-        try:
-            request.require_recordable()
-        except InvalidParameterError as error:
+        if not self._recordable(request):
             if request.streamed:
                 raise InvalidParameterError(
                     "Where tokens are budgeted, a stream has one prompt, no 'echo' and no "
                     "'include_reasoning': false; ask without 'stream'.",
                     field="stream",
-                ) from error
+                )
             return False
         return True
 
@@ -204,9 +259,11 @@ class Admission:
         except InvalidParameterError:
             return None
 
-    async def _open(self, principal: Principal, session_id: str, model: str) -> Session:
+    async def _open(
+        self, principal: Principal, session_id: str, model: str, metadata: dict[str, str] | None
+    ) -> Session:
         try:
-            return await self.open_session(principal, session_id, model)
+            return await self.open_session(principal, session_id, model, metadata)
         except SessionAlreadyExistsError:
             session = await self.registry.session(principal.tenant, session_id)
             if session is None:
@@ -235,6 +292,17 @@ def _occurrences(texts: Iterable[str], tokens: Collection[str]) -> int:
         if present:
             count += sum(text.count(token) for token in tokens if token[:2] in present)
     return count
+
+
+def _unrelated(said: Said) -> bool:
+    """Whether a chat has no answer of an assistant and none of the messages of the line."""
+    chat = [message for message in said.messages if message.content.get("role") != "prompt"]
+    return bool(chat) and not said.answers and not any(message.digest in said.line for message in chat)
+
+
+def _after(source: Continued, messages: Sequence[Message]) -> str | None:
+    chain = None if source.turn.abandoned else source.turn.chain
+    return None if chain is None else chained(chain, *(message.digest for message in messages))
 
 
 def _apart(branch: str | None) -> bool:

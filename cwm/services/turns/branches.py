@@ -76,7 +76,7 @@ class Branches:
             return count
 
     async def unfreeze(self, principal: Principal, session_id: str) -> Session:
-        """Let a frozen session take turns again; its windows stay as they are. CWM-1001, 2001, 3002."""
+        """Let a frozen or expired session take turns again; its windows stay as they are. CWM-1001, 2001, 3002."""
         require_session_id(session_id)
         async with self.journal.entry(principal, "session_unfreeze", session_id=session_id) as details:
             frozen = await self.registry.session(principal.tenant, session_id)
@@ -85,7 +85,7 @@ class Branches:
             details.update(of_another(principal, frozen.owner))
             session = await self.registry.unfreeze(frozen, self.clock.now())
             if session is None:
-                raise _not(frozen, "frozen")
+                raise _not(frozen, "frozen or expired")
             return session
 
     async def _ended(self, principal: Principal, turn_id: str) -> Turn:

@@ -87,20 +87,24 @@ class PassThrough:
                 raise request
             await request.require_media()
             await self.limits.require_tokens(principal)
-            source = None
+            source = captured = None
             if incoming.continued is not None:
                 request.require_continuable()
                 source = await self.admission.continuation.source(
                     principal, incoming.continued, incoming.session_id
                 )
                 incoming = replace(incoming, session_id=source.session.id)
+            elif (captured := await self.admission.captured(principal, incoming, request)) is not None:
+                incoming = replace(incoming, session_id=captured.session_id)
             if incoming.session_id is None:
                 outbound = await self.admission.without_session(principal, request)
             else:
                 request.require_recordable()
                 session_id = await self.admission.session_id(principal, incoming.session_id)
                 turn = scope.enter_context(self.turns.begin(principal, session_id))
-                outbound = await self.admission.to_session(principal, incoming, request, turn, source)
+                outbound = await self.admission.to_session(
+                    principal, incoming, request, turn, source, captured
+                )
             return await self._start(incoming, outbound, scope.pop_all(), principal)
 
     async def relay(self, incoming: ClientRequest) -> EngineAnswer:

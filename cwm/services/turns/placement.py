@@ -24,7 +24,7 @@ class Said:
 
     ``whole``: ``messages`` are the whole conversation, not only what is new. ``apart``: the turn is no part of the session's
     conversation. ``line``: the digests of the messages of the turn ``current``, which was current when it was asked;
-    ``diverged``: where it leaves them.
+    ``diverged``: where it leaves them. ``chain`` digests what is said up to here, if sessions are found by that.
     """
 
     messages: Sequence[Message] = ()
@@ -34,6 +34,7 @@ class Said:
     current: str | None = None
     line: Sequence[str] = ()
     diverged: Divergence | None = None
+    chain: str | None = None
 
     @property
     def answers(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.conversation import chained
 from cwm.domain.divergence import Divergence
 from cwm.domain.errors import CwmError, SessionNotActiveError
 from cwm.domain.main_line import Standing
@@ -149,6 +150,7 @@ class RunningTurn:
             profile=said.profile,
             diverged_at=None if said.diverged is None else said.diverged.message,
             cause="" if said.diverged is None else said.diverged.cause.value,
+            chain=said.chain,
         )
         await turns.forget()
         self._said, self._id = said, turn.id
@@ -186,6 +188,7 @@ class RunningTurn:
             cached_tokens=answered.cached_tokens,
             abandoned=answered.abandoned,
             ended_at=self._turns.clock.now(),
+            chain=_chain(pending, answered),
         )
         records = self._turns.records
         try:
@@ -235,3 +238,10 @@ class RunningTurn:
                 details={"reason": reason, "token_count": token_count},
             )
         )
+
+
+def _chain(asked: Turn, answered: Answered) -> str | None:
+    """An abandoned turn's stays that of its request, so that the request is found when it is sent again."""
+    if asked.chain is None or answered.message is None or answered.abandoned:
+        return asked.chain
+    return chained(asked.chain, answered.message.digest)

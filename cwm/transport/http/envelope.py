@@ -13,8 +13,11 @@ from cwm.transport.http.errors import error_body, error_headers, status_of
 SESSION_HEADER: Final = "cwm-session-id"
 BRANCH_HEADER: Final = "cwm-branch"
 CONTINUE_HEADER: Final = "cwm-continue"
+CAPTURE_HEADER: Final = "cwm-capture"
 _JSON: Final = (b"content-type", b"application/json")
-_NOT_FORWARDED: Final = frozenset({SESSION_HEADER, BRANCH_HEADER, CONTINUE_HEADER, "authorization", "cookie"})
+_NOT_FORWARDED: Final = frozenset(
+    {SESSION_HEADER, BRANCH_HEADER, CONTINUE_HEADER, CAPTURE_HEADER, "authorization", "cookie"}
+)
 # The gateway's own server sets these.
 _NOT_RETURNED: Final = frozenset({b"date", b"server", b"content-length"})
 

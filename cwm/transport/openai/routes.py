@@ -17,9 +17,11 @@ from cwm.domain.model_aliases import ModelAliases
 from cwm.ports.identity import Identity
 from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import EngineAnswer, PassThrough
+from cwm.transport.http.conversation import conversation_of
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.envelope import (
     BRANCH_HEADER,
+    CAPTURE_HEADER,
     CONTINUE_HEADER,
     SESSION_HEADER,
     ClientLeftError,
@@ -34,6 +36,8 @@ from cwm.transport.http.envelope import (
 from cwm.transport.http.errors import error_event
 from cwm.transport.http.request_keys import PRINCIPAL
 
+# The SDKs of OpenAI and Anthropic count in it.
+_RETRIES: Final = "x-stainless-retry-count"
 # Up to here an answer in one piece is sent whole, with its length.
 _WHOLE_BYTES: Final = 256 * 1024
 
@@ -103,6 +107,9 @@ class _Turns:
             session_id=headers.get(SESSION_HEADER),
             branch=headers.get(BRANCH_HEADER),
             continued=headers.get(CONTINUE_HEADER),
+            conversation=conversation_of(headers, self.pass_through.admission.conversations.policies.headers),
+            captured=_captured(headers.get(CAPTURE_HEADER)),
+            again=headers.get(_RETRIES, "0") != "0",
         )
         async with _watching_the_client(request.left, receive):
             answered = await self.pass_through.turn(principal, request)
@@ -149,6 +156,12 @@ async def _watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIt
     finally:
         watching.cancel()
         left.set()
+
+
+def _captured(value: str | None) -> bool:
+    if value not in {None, "off"}:
+        raise InvalidParameterError("The header CWM-Capture has one value: off.", field="CWM-Capture")
+    return value is None
 
 
 async def _send(send: Send, answered: EngineAnswer) -> None:

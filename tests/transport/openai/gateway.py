@@ -29,6 +29,7 @@ from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.access import EVERY
 from cwm.domain.audit_chain import ChainKeys
+from cwm.domain.conversation import Capture, CapturePolicies
 from cwm.domain.engine import CacheScope
 from cwm.domain.errors import SecurityError, WindowNotFoundError
 from cwm.domain.limits import LimitRules
@@ -43,6 +44,7 @@ from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.admission import Admission
 from cwm.services.turns.continuation import Continuation
+from cwm.services.turns.conversations import Conversations
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.pass_through import PassThrough
 from cwm.services.turns.turns import Turns
@@ -61,7 +63,7 @@ class HeaderIdentity:
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
         if headers.get("x-tenant") == "nobody":
             raise SecurityError("Nobody may enter.")
-        return Principal(headers.get("x-tenant", TENANT), "agent", EVERY)
+        return Principal(headers.get("x-tenant", TENANT), headers.get("x-subject", "agent"), EVERY)
 
 
 class TallyMeter:
@@ -134,6 +136,7 @@ async def gateway(
     folder: Path,
     cache_scope: CacheScope = CacheScope.TENANT,
     rules: LimitRules = LimitRules(),  # noqa: B008
+    capture: CapturePolicies = CapturePolicies(Capture.OFF),  # noqa: B008
 ) -> AsyncIterator[Gateway]:
     database_url = f"sqlite:///{folder / 'cwm.db'}"
     await schema.upgrade(database_url)
@@ -173,8 +176,10 @@ async def gateway(
                 open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
                 scopes=scopes,
                 continuation=Continuation(registry, Grow(engine), _without_windows),
+                conversations=Conversations(registry, capture),
                 journal=journal,
                 limits=limits,
+                clock=clock,
             ),
             turns=turns,
             journal=journal,

@@ -94,7 +94,7 @@ class BranchRecords:
                 sessions.c.tenant == session.tenant,
                 sessions.c.id == session.id,
                 sessions.c.created_at == session.created_at,
-                sessions.c.state == SessionState.FROZEN.value,
+                sessions.c.state.in_([SessionState.FROZEN.value, SessionState.EXPIRED.value]),
             )
             .values(state=SessionState.ACTIVE.value, frozen_at=None, updated_at=at)
             .returning(*SESSION)

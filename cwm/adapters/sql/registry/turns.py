@@ -64,6 +64,16 @@ _NEWEST: Final = (
     .order_by(turns.c.number.desc())
     .limit(bindparam("most"))
 )
+_CHAINED: Final = (
+    select(*TURN)
+    .where(
+        turns.c.tenant == bindparam("of_tenant"),
+        turns.c.author == bindparam("of_author"),
+        turns.c.chain.in_(bindparam("of_chains", expanding=True)),
+    )
+    .order_by(turns.c.asked_at.desc())
+    .limit(64)
+)
 _STANDING: Final = select(sessions.c.current_turn, sessions.c.state).where(_THIS)
 _NUMBERED: Final = (
     update(sessions)
@@ -212,6 +222,14 @@ class TurnRecords:
     def current_turn(self, connection: Connection, tenant: str, session_id: str) -> Turn | None:
         row = connection.execute(_CURRENT, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
         return None if row is None else turn_of(row)
+
+    @reading
+    def turn_with_chain(
+        self, connection: Connection, tenant: str, author: str, chains: Sequence[str]
+    ) -> Turn | None:
+        which = {"of_tenant": tenant, "of_author": author, "of_chains": list(chains)}
+        newest = [turn_of(row) for row in connection.execute(_CHAINED, which)]
+        return min(newest, key=lambda turn: chains.index(turn.chain or ""), default=None)
 
     @reading
     def turns(self, connection: Connection, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:

@@ -40,6 +40,7 @@ turns = Table(
     Column("diverged_at", Integer),
     required("cause", Text),
     Column("head", Text),
+    Column("chain", Text),
     required("messages", JSON),
     # Last: SQLite reads through everything before a column.
     Column("packed", LargeBinary),
@@ -52,6 +53,16 @@ Index(
     turns.c.asked_at,
     sqlite_where=turns.c.state == "asked",
     postgresql_where=turns.c.state == "asked",
+)
+
+Index(
+    "ix_turns_chain",
+    turns.c.tenant,
+    turns.c.author,
+    turns.c.chain,
+    turns.c.asked_at,
+    sqlite_where=turns.c.chain.is_not(None),
+    postgresql_where=turns.c.chain.is_not(None),
 )
 
 # Each message once per session; ``packed`` is zstd-compressed JSON.

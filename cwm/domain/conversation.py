@@ -1,0 +1,112 @@
+"""Conversations of clients that name no session of CWM: what they call themselves, and what was said in them so far."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from cwm.domain.names import SESSION_ID_PATTERN
+from cwm.domain.turn import Message
+
+_ID: Final = re.compile(SESSION_ID_PATTERN)
+_BEGINNING_CHARS: Final = 47
+_DIGEST_CHARS: Final = 16
+_SYSTEM: Final = ("system", "developer")
+_MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
+# Many clients put today's date in front of the conversation.
+_DATES: Final = re.compile(
+    rf"\d{{4}}-\d\d-\d\d|\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}|{_MONTH}\.? \d{{1,2}},? \d{{4}}|\d{{1,2}}\.? {_MONTH}\.? \d{{4}}"
+    r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\b|\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?"
+)
+
+
+class Capture(StrEnum):
+    """Which requests without a session id are recorded: all, those of clients that name their conversation, none."""
+
+    ALL = "all"
+    NAMED = "named"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePolicies:
+    """``by_tenant`` replaces ``default``; None: all for a single user, else those of clients that name their conversation.
+
+    ``headers`` name conversations beside those of the clients that CWM knows.
+    """
+
+    default: Capture | None = None
+    by_tenant: Mapping[str, Capture] = field(default_factory=dict)
+    headers: tuple[str, ...] = ()
+
+    def of(self, tenant: str, *, single_user: bool) -> Capture:
+        default = self.default or (Capture.ALL if single_user else Capture.NAMED)
+        return self.by_tenant.get(tenant, default)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConversation:
+    """A conversation by its client's own id; ``parent`` is that of the conversation that a sub-agent works for."""
+
+    id: str
+    parent: str | None = None
+
+    @property
+    def session_id(self) -> str:
+        return _session_id(self.id)
+
+    @property
+    def parent_session_id(self) -> str | None:
+        return None if self.parent is None else _session_id(self.parent)
+
+
+def session_id_beside(session_id: str, *reasons: str) -> str:
+    """Another id for the same conversation, where this one is not to be had: the same for the same reasons."""
+    return f"{session_id[:_BEGINNING_CHARS]}_{_digest(session_id, *reasons)[:_DIGEST_CHARS]}"
+
+
+def chains(messages: Sequence[Message]) -> list[str]:
+    """A digest of what was said up to each message. Dates before and in the first question do not count."""
+    chain, values, opening = "", [], True
+    for message in messages:
+        said = message.digest
+        if opening:
+            opening = message.content.get("role") in _SYSTEM
+            said = _steady(message.content)
+        chain = chained(chain, said)
+        values.append(chain)
+    return values
+
+
+def chained(chain: str, *digests: str) -> str:
+    """The chain after more messages, by their digests."""
+    for digest in digests:
+        chain = _digest(chain, digest)
+    return chain
+
+
+def _steady(content: Mapping[str, Any]) -> str:
+    return _digest(*(_DATES.sub("", text) for text in _texts(content)))
+
+
+def _texts(content: Mapping[str, Any]) -> list[str]:
+    inner = content.get("content")
+    parts = inner if isinstance(inner, list) else [inner]
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return [str(content.get("role")), *(text for text in texts if isinstance(text, str))]
+
+
+def _session_id(client_id: str) -> str:
+    return client_id if _ID.fullmatch(client_id) else f"client_{_digest(client_id)[:24]}"
+
+
+def _digest(*parts: str) -> str:
+    state = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode(errors="surrogatepass")
+        state.update(b"%d:" % len(encoded) + encoded)
+    return state.hexdigest()[:32]

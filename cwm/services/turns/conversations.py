@@ -1,0 +1,89 @@
+"""Conversations: finds the session of a request whose client names none of CWM's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import uuid4
+
+from cwm.domain.conversation import Capture, CapturePolicies, ClientConversation, chains, session_id_beside
+from cwm.domain.principal import Principal
+from cwm.domain.session import SessionState
+from cwm.domain.turn import Message
+from cwm.ports.registry import Registry
+
+FOUND_BY: Final = "found_by"
+PARENT: Final = "parent_session"
+
+_ANSWERS: Final = 8
+_OTHER_IDS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The session that a request belongs to, which may not exist yet, and the metadata that it gets then.
+
+    ``chain`` digests what the request says, if its session was looked for by that.
+    """
+
+    session_id: str
+    metadata: dict[str, str]
+    chain: str | None = None
+
+
+@dataclass(slots=True)
+class Conversations:
+    """Principals never share a session that was found, whatever their clients call it or say in it."""
+
+    registry: Registry
+    policies: CapturePolicies = field(default_factory=CapturePolicies)
+    single_user: bool = False
+
+    async def named(self, principal: Principal, conversation: ClientConversation, model: str) -> Captured:
+        metadata = {FOUND_BY: "client"}
+        if conversation.parent_session_id is not None:
+            metadata[PARENT] = await self._own(principal, conversation.parent_session_id, model)
+        return Captured(await self._own(principal, conversation.session_id, model), metadata)
+
+    async def by_content(
+        self, principal: Principal, messages: Sequence[Message], model: str, *, again: bool
+    ) -> Captured | None:
+        """The session with a turn that ended with one of the last answers in the messages; else a new one.
+
+        Equal beginnings are conversations of their own, except where the client did not wait for the answer, or says that it
+        sends the request ``again``.
+        None where nothing is said.
+        """
+        if not messages:
+            return None
+        values = chains(messages)
+        answered = [
+            value
+            for value, message in zip(values, messages, strict=True)
+            if message.content.get("role") == "assistant"
+        ]
+        candidates = answered[-1 : -_ANSWERS - 1 : -1] or values[-1:]
+        turn = await self.registry.turn_with_chain(principal.tenant, principal.subject, candidates)
+        if turn is not None and (answered or turn.abandoned or again):
+            session = await self.registry.session(principal.tenant, turn.session_id)
+            if session is not None and session.owner == principal.subject and session.model == model:
+                return Captured(session.id, {}, values[-1])
+        return Captured(f"conversation_{uuid4().hex[:12]}", {FOUND_BY: "content"}, values[-1])
+
+    def policy(self, principal: Principal) -> Capture:
+        return self.policies.of(principal.tenant, single_user=self.single_user)
+
+    async def _own(self, principal: Principal, session_id: str, model: str) -> str:
+        """The id, or one beside it where that is a session of somebody else, of another model, or a deleted one's."""
+        chosen = session_id
+        for number in range(_OTHER_IDS):
+            session = await self.registry.session(principal.tenant, chosen, any_state=True)
+            if session is None or (
+                session.owner == principal.subject
+                and session.model == model
+                and session.state is not SessionState.DELETED
+            ):
+                break
+            chosen = session_id_beside(session_id, principal.subject, model, str(number))
+        return chosen

@@ -1,0 +1,31 @@
+"""What clients call their conversations: the headers of each that CWM knows, and those that ``cwm.yaml`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from cwm.domain.conversation import ClientConversation
+
+# Of Claude Code, Codex, and opencode and others.
+_CLAUDE_SESSION: Final = "x-claude-code-session-id"
+_CLAUDE_AGENT: Final = "x-claude-code-agent-id"
+_CODEX_SESSION: Final = "session-id"
+_CODEX_THREAD: Final = "thread-id"
+_SESSIONS: Final = ("x-session-id", "x-session-affinity", "agent-session-id")
+_PARENT: Final = "x-parent-session-id"
+
+
+def conversation_of(headers: Mapping[str, str], own: Iterable[str] = ()) -> ClientConversation | None:
+    """The conversation that a request's headers, by lower-case name, say it belongs to. A sub-agent's is its own."""
+    if session := headers.get(_CLAUDE_SESSION):
+        agent = headers.get(_CLAUDE_AGENT)
+        return ClientConversation(f"{session}_{agent}", session) if agent else ClientConversation(session)
+    session = headers.get(_CODEX_SESSION)
+    if thread := headers.get(_CODEX_THREAD) or session:
+        return ClientConversation(thread, None if session == thread else session)
+    for name in (*own, *_SESSIONS):
+        if session := headers.get(name):
+            parent = headers.get(_PARENT)
+            return ClientConversation(session, None if parent == session else parent or None)
+    return None

@@ -1,0 +1,215 @@
+"""Requests without a session id: the conversation that they belong to is found by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import update
+
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.domain.conversation import Capture, CapturePolicies
+from cwm.domain.session import SessionQuery, SessionState
+from cwm.domain.turn import TurnQuery
+from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
+from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
+
+pytestmark = pytest.mark.slow
+
+CHAT: Final = "/v1/chat/completions"
+HEY: Final = {"role": "user", "content": "hey"}
+ON: Final = {"role": "user", "content": "on"}
+CLAUDE: Final = {"X-Claude-Code-Session-Id": "00000000-0000-4000-8000-000000000000"}
+
+
+@pytest.fixture
+async def cwm(vllm: FakeVllm, tmp_path: Path) -> AsyncIterator[Gateway]:
+    policies = CapturePolicies(Capture.ALL, {"named": Capture.NAMED, "off": Capture.OFF}, ("x-our-thread",))
+    async with gateway(settings_for(vllm.url), tmp_path, capture=policies) as running:
+        yield running
+
+
+async def say(
+    cwm: Gateway, *messages: dict[str, Any], headers: dict[str, str] | None = None, **more: Any
+) -> tuple[str | None, list[dict[str, Any]]]:
+    """The session that the turn was recorded in, and the conversation with its answer."""
+    body = {"model": MODEL, "messages": list(messages), **more}
+    answer = await cwm.client.post(CHAT, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.headers.get("cwm-session-id"), [*messages, answer.json()["choices"][0]["message"]]
+
+
+async def numbers(cwm: Gateway, session_id: str | None) -> list[tuple[int, bool]]:
+    """The turns of a session and whether they continue one, the first first."""
+    turns = await cwm.registry.turns(TENANT, session_id or "", TurnQuery())
+    return [(turn.number, turn.continues) for turn in reversed(turns)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "session_id"),
+    [
+        (CLAUDE, "00000000-0000-4000-8000-000000000000"),
+        ({"session-id": "start", "thread-id": "now"}, "now"),
+        ({"session-id": "start"}, "start"),
+        ({"x-session-id": "ses_1", "x-session-affinity": "ses_2"}, "ses_1"),
+        ({"x-session-affinity": "ses_2"}, "ses_2"),
+        ({"agent-session-id": "a"}, "a"),
+        ({"X-Our-Thread": "t", "x-session-id": "ses_1"}, "t"),
+        ({"CWM-Session-Id": "mine", **CLAUDE}, "mine"),
+    ],
+)
+async def test_what_a_client_calls_its_conversation_is_its_session(
+    cwm: Gateway, headers: dict[str, str], session_id: str
+) -> None:
+    assert (await say(cwm, HEY, headers=headers))[0] == session_id
+    assert (await say(cwm, HEY, ON, headers=headers))[0] == session_id
+    assert len(await numbers(cwm, session_id)) == 2
+
+
+async def test_a_name_that_no_session_can_have_stands_for_one_that_can(cwm: Gateway) -> None:
+    first, _ = await say(cwm, HEY, headers={"x-session-id": "a b/c"})
+    assert first is not None
+    assert first.startswith("client_")
+    assert (await say(cwm, HEY, headers={"x-session-id": "a b/c"}))[0] == first
+    assert (await say(cwm, HEY, headers={"x-session-id": "a b/d"}))[0] != first
+
+
+@pytest.mark.parametrize(
+    ("main", "agent", "parent"),
+    [
+        (CLAUDE, {**CLAUDE, "x-claude-code-agent-id": "ac3ba"}, "00000000-0000-4000-8000-000000000000"),
+        ({"x-session-id": "m"}, {"x-session-id": "s", "x-parent-session-id": "m"}, "m"),
+        ({"session-id": "m"}, {"session-id": "m", "thread-id": "s"}, "m"),
+    ],
+)
+async def test_a_sub_agent_has_a_session_of_its_own_that_names_its_parent(
+    cwm: Gateway, main: dict[str, str], agent: dict[str, str], parent: str
+) -> None:
+    assert (await say(cwm, HEY, headers=main))[0] == parent
+    child, _ = await say(cwm, HEY, headers=agent)
+    assert child not in {None, parent}
+    session = await cwm.registry.session(TENANT, child or "")
+    assert session is not None
+    assert session.metadata == {"found_by": "client", "parent_session": parent}
+
+
+async def test_a_conversation_without_a_name_is_found_by_its_last_answer(cwm: Gateway) -> None:
+    session_id, said = await say(cwm, HEY)
+    assert session_id is not None
+    assert session_id.startswith("conversation_")
+    for _ in range(10):
+        found, said = await say(cwm, *said, ON)
+        assert found == session_id
+    shorter, _ = await say(cwm, *said[:-4], {"role": "user", "content": "rather this"})
+    assert shorter == session_id
+    assert (await numbers(cwm, session_id))[-2:] == [(11, True), (12, True)]
+
+
+async def test_reasoning_and_white_space_that_a_client_leaves_out_part_no_conversation(cwm: Gateway) -> None:
+    session_id, said = await say(cwm, {"role": "system", "content": "It is 2026-11-25, a Wednesday."}, HEY)
+    said[2] = {"role": "assistant", "content": [{"type": "text", "text": said[2]["content"] + "\n"}]}
+    said[0] = {"role": "system", "content": "It is 2026-11-26, a Thursday."}
+    assert (await say(cwm, *said, ON))[0] == session_id
+    said[0] = {"role": "system", "content": "It is raining."}
+    assert (await say(cwm, *said, ON))[0] != session_id
+
+
+async def test_conversations_that_begin_alike_are_apart(cwm: Gateway) -> None:
+    sessions = await asyncio.gather(*(say(cwm, HEY) for _ in range(5)))
+    sessions.append(await say(cwm, HEY))
+    assert len({session_id for session_id, _ in sessions}) == 6
+
+
+async def test_principals_never_share_a_conversation(cwm: Gateway) -> None:
+    people = [{"x-subject": f"person-{number}"} for number in range(50)]
+    begun = [await say(cwm, HEY, headers=person) for person in people]
+    gone_on = [await say(cwm, *said, ON, headers=p) for p, (_, said) in zip(people, begun, strict=True)]
+    assert len({session_id for session_id, _ in begun}) == 50
+    assert [session_id for session_id, _ in begun] == [session_id for session_id, _ in gone_on]
+    for person in people[:3]:
+        await say(cwm, HEY, headers={**person, **CLAUDE})
+    listed = await cwm.registry.sessions(TENANT, SessionQuery(limit=1000))
+    assert len(listed) == 53
+    counts = [len(await numbers(cwm, session.id)) for session in listed]
+    assert sorted(counts) == [1] * 3 + [2] * 50
+
+
+async def test_a_request_that_is_sent_again_because_its_client_left_joins_the_first(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    leaving = asyncio.create_task(say(cwm, HEY))
+    async with asyncio.timeout(10):
+        await vllm.waiting.wait()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    [first] = await cwm.registry.sessions(TENANT, SessionQuery())
+    vllm.behaviour = Behaviour.NORMAL
+    again, _ = await say(cwm, HEY, headers={"X-Stainless-Retry-Count": "1"})
+    vllm.release.set()
+    await cwm.turns_ended(first.id)
+    assert again == first.id
+    assert (await say(cwm, {"role": "user", "content": "ho"}))[0] != first.id
+
+
+@pytest.mark.parametrize("state", [SessionState.FROZEN, SessionState.EXPIRED])
+async def test_a_client_goes_on_with_a_conversation_that_was_frozen_or_expired(
+    cwm: Gateway, state: SessionState
+) -> None:
+    _, said = await say(cwm, HEY, headers=CLAUDE)
+    ended = update(sessions).values(state=state.value)
+    await cwm.database.write(lambda connection: connection.execute(ended))
+    session_id, _ = await say(cwm, *said, ON, headers=CLAUDE)
+    assert await numbers(cwm, session_id) == [(1, False), (2, True)]
+    session = await cwm.registry.session(TENANT, session_id or "")
+    assert session is not None
+    assert session.state is SessionState.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("headers", "recorded"),
+    [
+        ({"x-tenant": "off", **CLAUDE}, False),
+        ({"x-tenant": "off"}, False),
+        ({"x-tenant": "named"}, False),
+        ({"x-tenant": "named", **CLAUDE}, True),
+        ({"CWM-Capture": "off", **CLAUDE}, False),
+        ({"CWM-Capture": "off", "CWM-Session-Id": "s1"}, True),
+    ],
+)
+async def test_a_tenant_and_a_request_say_what_is_recorded(
+    cwm: Gateway, headers: dict[str, str], recorded: bool
+) -> None:
+    session_id, _ = await say(cwm, HEY, headers=headers)
+    assert (session_id is not None) is recorded
+
+
+async def test_what_no_session_can_record_is_answered_all_the_same(cwm: Gateway) -> None:
+    assert (await say(cwm, HEY, headers=CLAUDE, include_reasoning=False))[0] is None
+    answer = await cwm.client.post("/v1/completions", json={"model": MODEL, "prompt": "hey"})
+    assert answer.status_code == 200
+    assert "cwm-session-id" not in answer.headers
+    refused = await cwm.client.post(
+        CHAT, json={"model": MODEL, "messages": [HEY]}, headers={"CWM-Capture": "on"}
+    )
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "CWM-1003")
+
+
+async def test_a_request_that_is_sent_anew_after_its_client_left_joins_the_first(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    leaving = asyncio.create_task(say(cwm, HEY))
+    async with asyncio.timeout(10):
+        await vllm.waiting.wait()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    vllm.release.set()
+    [first] = await cwm.registry.sessions(TENANT, SessionQuery())
+    await cwm.turns_ended(first.id)
+    vllm.behaviour = Behaviour.NORMAL
+    assert (await say(cwm, HEY))[0] == first.id
+    assert await numbers(cwm, first.id) == [(1, False), (2, False)]
