@@ -355,6 +355,26 @@ async def test_a_removed_session_takes_its_turns_and_messages_along(
     assert await _count(database, turns) == await _count(database, turn_contents) == 0
 
 
+async def test_a_turn_is_found_by_what_its_author_said(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    await registry.add_session(a_session(tenant="other"), ())
+    asked = await _ask(registry, "t1", author="ann", chain="short", asked_at=NOW)
+    await _end(registry, asked, IDS, chain="long")
+    await _ask(registry, "t2", author="ann", chain="short", asked_at=SOON)
+    await _ask(registry, "t3", author="ann", chain="short", asked_at=NOW)
+    await _ask(registry, "t4", author="bob", chain="longest", asked_at=NOW)
+    await _ask(registry, "t5", author="ann", asked_at=LATER)
+
+    async def found(tenant: str, *chains: str) -> str | None:
+        turn = await registry.turn_with_chain(tenant, "ann", chains)
+        return None if turn is None else turn.id
+
+    assert await found("acme", "longest", "long", "short") == "t1"
+    assert await found("acme", "short", "long") == "t2"
+    assert await found("acme", "longest") is None
+    assert await found("other", "long", "short") is None
+
+
 async def _ask(registry: Registry, turn_id: str = "t1", **fields: Any) -> Turn:
     turn = await registry.begin_turn(a_turn(turn_id, **fields), NOW)
     assert turn is not None
