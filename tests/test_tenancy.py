@@ -85,6 +85,7 @@ EITHER: Final[Mapping[str, tuple[str, ...]]] = {
     "window_status": ("session_id", "window_name"),
     "turn_log": ("session_id", "window_name"),
     "turn_show": ("turn", "session_id", "window_name"),
+    "turn_left_out": ("turn", "session_id"),
     "result_read": ("handle", "cursor"),
 }
 # What the person asks who runs the gateway, about all of it.

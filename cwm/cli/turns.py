@@ -90,6 +90,29 @@ def diff(
             print(f"{sign} [{message.get('role', '')}] {_text(message)}")
 
 
+@app.command("left-out")
+def left_out(
+    session: Session = None,
+    turn: Annotated[str | None, typer.Option("--turn", help="A turn instead of a session.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """List what the newest summary of a conversation left out: names, numbers, paths, quotations, instructions."""
+    answer = call(url, "turn_left_out", {"session_id": session, "turn": turn})
+    end_with_json(answer, as_json=as_json)
+    print(
+        f"{answer['left_out_count']:,} of {count(answer['fact_count'], 'fact')} are not in {answer['turn']}."
+    )
+    print_table(
+        ("KIND", "MESSAGE", "TEXT"),
+        [(fact["kind"], f"{fact['message']} {fact['role']}", fact["text"]) for fact in answer["facts"]],
+        none="Nothing was left out.",
+    )
+    print(
+        f"Read it with `cwm turns show --turn {answer['before']}`, go back with `cwm turns revert {answer['before']}`."
+    )
+
+
 @app.command()
 def branch(
     turn: TurnId,

@@ -45,6 +45,12 @@ def standing(turn: Turn, current: Turn | None, *, extends: bool, carries: bool) 
     return Standing.FIRST if longer and not turn.abandoned else Standing.SIDE
 
 
+def compacts(turn: Turn, current: Turn, *, extends: bool, carries: bool) -> bool:
+    """Whether an ended turn goes on with the line from a summary: the same agent, without anything that was answered."""
+    same_agent = bool(turn.profile.tools) and turn.profile == current.profile
+    return same_agent and not (extends or carries or current.abandoned)
+
+
 def may_become_current(asked: Turn, current: Turn | None) -> bool:
     """Whether a turn that is still in flight may become the line's last one."""
     if current is None or (asked.profile.tools and not current.profile.tools):

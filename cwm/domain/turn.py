@@ -43,7 +43,8 @@ class Turn:
     Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
     when it ended. The client of an ``abandoned`` turn did not wait for its whole answer. Its request first left the messages of the
     then current turn at the message ``diverged_at``, for this ``cause`` (None: it extended them). ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
-    ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned.
+    ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned. It ``compacts`` the turn that the line ended
+    with before, if its client goes on with a summary instead of the whole conversation.
     """
 
     tenant: str
@@ -71,6 +72,7 @@ class Turn:
     cause: str = ""
     ended_at: datetime | None = None
     chain: str | None = None
+    compacts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

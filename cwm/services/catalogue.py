@@ -14,6 +14,7 @@ from cwm.services.results.results import Results
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.turns.branches import Branches
+from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.history import History
@@ -31,6 +32,7 @@ class Services:
     history: History
     branches: Branches
     compare: Compare
+    compactions: Compactions
     freeze: Freeze
     thaw: Thaw
     clone: Clone

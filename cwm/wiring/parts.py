@@ -11,6 +11,7 @@ from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
 from cwm.services.health.inspect import Inspect
 from cwm.services.turns.branches import Branches
+from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
 from cwm.settings import Settings
@@ -100,6 +101,7 @@ def build_parts(settings: Settings) -> Parts:
         history=history,
         branches=Branches(base.registry, base.journal, base.clock),
         compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
+        compactions=Compactions(history),
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,
         clone=engine_side.clone,

@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("cause", Text, nullable=False),
         sa.Column("head", Text, nullable=True),
         sa.Column("chain", Text, nullable=True),
+        sa.Column("compacts", Text, nullable=True),
         sa.Column("messages", sa.JSON(), nullable=False),
         sa.Column("packed", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(

@@ -8,7 +8,7 @@ from typing import Final
 
 from cwm.domain.divergence import Divergence
 from cwm.domain.errors import StorageCorruptionError
-from cwm.domain.main_line import Standing, standing
+from cwm.domain.main_line import Standing, compacts, standing
 from cwm.domain.prefix import TokenIds, common_length, digests_at
 from cwm.domain.turn import Message, Profile, Turn, TurnQuery, TurnState
 from cwm.ports.turns import TurnRecords
@@ -46,13 +46,17 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Parentage:
-    """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and what it is to the main line."""
+    """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and what it is to the main line.
+
+    ``compacts``: the turn that the line ended with, where it goes on from a summary.
+    """
 
     parent: str | None = None
     parent_at: int = 0
     parent_messages: int = 0
     continues: bool = False
     standing: Standing = Standing.NEXT
+    compacts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +88,19 @@ class Placement:
         line = said.line if current.id == said.current else await self.records.message_digests(current)
         on_line = parent is not None and parent.id == current.id
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
+        extends = digests.get(current.prompt_tokens) == current.prompt_digest
+        carries = bool(said.answers.intersection(line)) if line else bool(said.answers)
+        is_summary = (
+            said.whole and not said.apart and compacts(turn, current, extends=extends, carries=carries)
+        )
         request_digests = tuple(message.digest for message in said.messages)
         return Parentage(
             None if parent is None else parent.id,
             parent_at,
             _common(request_digests, inherited) if said.whole else len(inherited),
             parent is not None and parent_at >= parent.prompt_tokens,
-            Standing.SIDE
-            if said.apart
-            else standing(
-                turn,
-                current,
-                extends=digests.get(current.prompt_tokens) == current.prompt_digest,
-                carries=bool(said.answers.intersection(line)) if line else bool(said.answers),
-            ),
+            Standing.SIDE if said.apart else standing(turn, current, extends=extends, carries=carries),
+            current.id if is_summary else None,
         )
 
     async def _parent(

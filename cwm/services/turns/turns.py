@@ -202,6 +202,7 @@ class RunningTurn:
                     parent_messages=parentage.parent_messages,
                     continues=parentage.continues,
                     main=parentage.standing is not Standing.SIDE,
+                    compacts=parentage.compacts,
                 ),
                 TurnParts(
                     answered.token_ids[parentage.parent_at :],

@@ -41,6 +41,7 @@ turns = Table(
     required("cause", Text),
     Column("head", Text),
     Column("chain", Text),
+    Column("compacts", Text),
     required("messages", JSON),
     # Last: SQLite reads through everything before a column.
     Column("packed", LargeBinary),

@@ -301,6 +301,17 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "thaw_ms": 210.5,
         },
     ),
+    "turn_left_out": Example(
+        {"session_id": "session_abc123"},
+        {
+            "success": True,
+            "turn": "turn_9b20",
+            "before": "turn_44af",
+            "fact_count": 31,
+            "left_out_count": 1,
+            "facts": [{"kind": "number", "text": "4711", "message": 3, "role": "user"}],
+        },
+    ),
     "turn_branch": Example(
         {"turn": "turn_44af", "new_session_id": "try-redis"}, _MOVED | {"session_id": "try-redis"}
     ),

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from cwm.domain.divergence import Cause
 from cwm.domain.engine import Tier
+from cwm.domain.facts import Fact
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn
 from cwm.domain.window import Window
 from cwm.ports.kv_tier import TierUsage
 from cwm.services.health.inspect import CacheStats, Health
 from cwm.services.results.savings import SavedTokens
+from cwm.services.turns.compactions import LeftOut
 from cwm.services.turns.compare import Difference
 from cwm.services.turns.generate import Generated
 from cwm.services.turns.history import Transcript, TurnLog
@@ -34,6 +36,7 @@ from cwm.transport.mcp.contract import schemas
 from cwm.transport.mcp.contract.transcripts import anthropic
 
 # Ordered by distance from the engine, the nearest first.
+_MOST_FACTS: Final = 500
 _TIERS: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
 
 
@@ -183,6 +186,22 @@ def turn_diff(difference: Difference) -> schemas.TurnDiff:
     return answer
 
 
+def left_out(result: LeftOut) -> schemas.LeftOut:
+    return {
+        "success": True,
+        "turn": result.turn.id,
+        "before": result.before.id,
+        "fact_count": result.fact_count,
+        "left_out_count": len(result.facts),
+        "facts": [_fact(fact) for fact in result.facts[:_MOST_FACTS]],
+    }
+
+
+def _fact(fact: Fact) -> schemas.LeftOutFact:
+    role: Literal["user", "assistant"] = "user" if fact.role == "user" else "assistant"
+    return {"kind": fact.kind.value, "text": fact.text, "message": fact.message, "role": role}
+
+
 def _turn_item(turn: Turn) -> schemas.TurnItem:
     answer: schemas.TurnItem = {
         "id": turn.id,
@@ -205,6 +224,8 @@ def _turn_item(turn: Turn) -> schemas.TurnItem:
         answer["diverged_at"], answer["cause"] = turn.diverged_at, Cause(turn.cause).value
     if turn.cached_tokens is not None:
         answer["cached_tokens"] = turn.cached_tokens
+    if turn.compacts is not None:
+        answer["compacts"] = turn.compacts
     return answer
 
 

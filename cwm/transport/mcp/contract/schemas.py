@@ -310,6 +310,12 @@ class TurnItem(TypedDict):
     cached_tokens: NotRequired[
         Annotated[int, Field(description="Prompt tokens that were not computed again")]
     ]
+    compacts: NotRequired[
+        Annotated[
+            str,
+            Field(description="The line's turn before, where this goes on from a summary; see turn_left_out"),
+        ]
+    ]
     diverged_at: NotRequired[
         Annotated[int, Field(description="Message at which its request left those of the then current turn")]
     ]
@@ -369,6 +375,22 @@ class TurnDiff(TypedDict):
     reused_tokens: Annotated[int, Field(description="Tokens of right that a switch from left reuses")]
     computed_tokens: Annotated[int, Field(description="Tokens of right that it computes")]
     thaw_ms: NotRequired[Annotated[float, Field(description="Predicted time of a thaw of right")]]
+
+
+class LeftOutFact(TypedDict):
+    kind: Literal["url", "path", "quotation", "identifier", "number", "name", "instruction"]
+    text: str
+    message: Annotated[int, Field(description="Position of the message that says it first")]
+    role: Literal["user", "assistant"]
+
+
+class LeftOut(TypedDict):
+    success: bool
+    turn: Annotated[str, Field(description="The turn that goes on from the summary")]
+    before: Annotated[str, Field(description="The last turn of the whole conversation")]
+    fact_count: Annotated[int, Field(description="Facts that the conversation had")]
+    left_out_count: int
+    facts: Annotated[list[LeftOutFact], Field(description="Those that are gone, at most 500")]
 
 
 class TurnMoved(TypedDict):

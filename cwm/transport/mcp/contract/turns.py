@@ -91,6 +91,28 @@ async def turn_diff(
     return render.turn_diff(await caller.services.compare(caller.principal, *sources))
 
 
+async def turn_left_out(
+    turn: Annotated[
+        inputs.TurnId | None, Field(description="A turn with compacts in turn_log; give this or session_id")
+    ] = None,
+    session_id: Annotated[
+        inputs.SessionId | None, Field(description="Id of a session: its newest compaction is looked at")
+    ] = None,
+    caller: Caller = CALLER,
+) -> schemas.LeftOut:
+    """List what a summary left out: the facts of a conversation that the turn after its compaction no longer has.
+
+    Use it after a client compacted its history. Facts are names, numbers, paths, URLs, identifiers, quotations, and
+    instructions of the user, found by comparing texts, without a model. message is the position in the
+    messages of turn_show of before, which has all of it word for word; turn_revert to before undoes the compaction.
+
+    Errors: CWM-1001/1003 malformed or missing field; CWM-2001 no such session; CWM-2007 no such turn, or no
+    compaction.
+    """
+    result = await caller.services.compactions.left_out(caller.principal, _source(session_id, None, turn))
+    return render.left_out(result)
+
+
 async def turn_branch(
     turn: Annotated[inputs.TurnId, Field(description="Id of the turn to go on from")],
     new_session_id: Annotated[
@@ -151,6 +173,7 @@ def turn_tools() -> list[FunctionTool]:
         tool(turn_log, "List the turns of a session", schemas.TurnLog, read_only=True),
         tool(turn_show, "Read what was said", schemas.TurnShown, read_only=True),
         tool(turn_diff, "Compare two contexts", schemas.TurnDiff, read_only=True),
+        tool(turn_left_out, "See what a summary left out", schemas.LeftOut, read_only=True),
         tool(turn_branch, "Open a session at a turn", schemas.TurnMoved),
         tool(turn_revert, "Go back to a turn", schemas.TurnMoved, idempotent=True),
         tool(turn_delete, "Delete a branch", schemas.TurnsDeleted, destructive=True, idempotent=True),

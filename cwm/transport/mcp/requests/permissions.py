@@ -50,6 +50,7 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "turn_log": _READ,
     "turn_show": _READ,
     "turn_diff": _READ,
+    "turn_left_out": _READ,
     "turn_branch": _READ | _TALK,
     "turn_revert": _TALK,
     "turn_delete": _TALK,

@@ -21,6 +21,7 @@ from tests.transport.mcp.gateway import Agent
 
 READ_ONLY = {
     "turn_diff",
+    "turn_left_out",
     "turn_log",
     "turn_show",
     "window_list",
@@ -43,6 +44,7 @@ OURS = {
     "turn_log",
     "turn_show",
     "turn_diff",
+    "turn_left_out",
     "turn_branch",
     "turn_revert",
     "turn_delete",

@@ -83,6 +83,7 @@ async def test_a_reader_sees_what_it_may_read_and_nothing_else(running: RunningG
             "turn_log",
             "turn_show",
             "turn_diff",
+            "turn_left_out",
             "cache_stats",
         }
         assert {str(each.uri) for each in await reader.list_resources()} == {
