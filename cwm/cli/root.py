@@ -11,6 +11,7 @@ import typer
 
 from cwm.cli import context, keys, sessions, turns, upstreams, windows
 from cwm.cli.audit import command as audit
+from cwm.cli.connect.command import connect
 from cwm.cli.console import fail, lines_into_log
 from cwm.cli.demo.command import demo
 from cwm.cli.doctor import doctor
@@ -83,6 +84,7 @@ app.add_typer(upstreams.app, name="upstreams", rich_help_panel=_RUN)
 app.add_typer(audit.app, name="audit", rich_help_panel=_LOOK)
 app.add_typer(bench.app, name="bench", rich_help_panel=_LOOK)
 app.add_typer(context.app, name="context", rich_help_panel=_LOOK)
+app.command(rich_help_panel=_CLIENT)(connect)
 app.add_typer(windows.app, name="windows", rich_help_panel=_CLIENT)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=_CLIENT)
 app.add_typer(turns.app, name="turns", rich_help_panel=_CLIENT)

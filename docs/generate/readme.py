@@ -9,6 +9,7 @@ from typing import Final
 
 import typer
 
+from cwm.cli.connect.clients import CLIENTS, SERVED, Client
 from cwm.settings import ENV_PREFIX, GROUPS
 from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
@@ -40,13 +41,33 @@ ESSENTIAL: Final = frozenset(
 
 def renewed(readme: str) -> str:
     """``readme`` with every generated block as the code has it now."""
-    for name, block in (("tools", tools()), ("commands", commands()), ("settings", settings())):
+    for name, block in (
+        ("clients", clients()),
+        ("tools", tools()),
+        ("commands", commands()),
+        ("settings", settings()),
+    ):
         head, begin, rest = readme.partition(f"<!-- {name}:begin -->\n")
         _, end, tail = rest.partition(f"<!-- {name}:end -->")
         if not end:
             raise ValueError(f"README.md has no block '{name}'.")
         readme = head + begin + block + end + tail
     return readme
+
+
+def clients() -> str:
+    """Each client that ``cwm connect`` knows, with the faces that work."""
+    rows = (
+        f"| {client.title} | `cwm connect {client.name}` | {_served(client)} | {'yes' if client.mcp else 'no'} |\n"
+        for client in CLIENTS
+    )
+    return "| client | | language model | tools (MCP) |\n| --- | --- | --- | --- |\n" + "".join(rows)
+
+
+def _served(client: Client) -> str:
+    if client.protocol is None:
+        return "no"
+    return f"{'' if client.protocol in SERVED else 'not yet: '}`{client.protocol.value}`"
 
 
 def tools() -> str:

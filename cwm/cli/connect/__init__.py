@@ -1,0 +1,1 @@
+"""``cwm connect``: the configuration of clients for both faces of a gateway."""
