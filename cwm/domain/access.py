@@ -11,8 +11,9 @@ class AccessScope(StrEnum):
     """What one grant allows.
 
     ``windows:read`` also covers reading sessions; ``sessions:write`` covers opening, continuing and deleting them.
-    ``tools:call`` covers everything that upstream servers offer. ``admin`` includes every other scope and also
-    covers the gateway as a whole: its metrics and its upkeep.
+    ``tools:call`` covers everything that upstream servers offer. ``admin`` includes every other scope but
+    ``others:read`` and also covers the gateway as a whole: its metrics and its upkeep; and the records of every session
+    and window of the tenant. ``others:read`` covers what they contain.
     """
 
     WINDOWS_READ = "windows:read"
@@ -22,9 +23,11 @@ class AccessScope(StrEnum):
     CONTEXT_WRITE = "context:write"
     TOOLS_CALL = "tools:call"
     ADMIN = "admin"
+    OTHERS_READ = "others:read"
 
 
-EVERY: Final = frozenset(AccessScope)
+EVERY: Final = frozenset(AccessScope) - {AccessScope.OTHERS_READ}
+"""Those of ``admin``."""
 OF_AN_AGENT: Final = EVERY - {AccessScope.ADMIN}
 """The scopes that let an agent use everything agents can use."""
 

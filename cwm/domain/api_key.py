@@ -23,7 +23,7 @@ class ApiKey:
     """An API key as stored.
 
     ``name`` names the machine: all keys of one name are the same principal, so that a new key can replace an old
-    one.
+    one. ``workspaces`` are the names of those that it is a member of.
     """
 
     tenant: str
@@ -34,6 +34,7 @@ class ApiKey:
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    workspaces: frozenset[str] = frozenset()
 
     def opens_for(self, secret: str) -> bool:
         """Whether ``secret`` matches, compared in constant time."""

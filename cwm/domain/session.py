@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from cwm.domain.errors import SessionNotActiveError
+from cwm.domain.principal import TENANT, WORKSPACE, Principal
 
 
 class SessionState(StrEnum):
@@ -35,11 +36,12 @@ class SessionMark:
 
 @dataclass(frozen=True, slots=True)
 class SessionQuery:
-    """Sessions in one of ``states`` (in any if None), the newest first, from ``after`` on."""
+    """Sessions in one of ``states`` and of ``circles`` (in any if None), the newest first, from ``after`` on."""
 
     states: frozenset[SessionState] | None = None
     limit: int = 50
     after: SessionMark | None = None
+    circles: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Session:
 
     ``salt_scope`` is the isolation scope that its cache_salt is derived from; ``thawed_from`` names the window that
     it was thawed from and ``branch_token`` the token count at that point. ``revision`` grows by one with every
-    recorded turn and prevents lost updates.
+    recorded turn and prevents lost updates. ``circle`` says who may see it.
     """
 
     tenant: str
@@ -65,6 +67,12 @@ class Session:
     thawed_from: str | None = None
     branch_token: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    circle: str = TENANT
+
+    @property
+    def keeper(self) -> Principal:
+        """Who acts when CWM itself does something with the session: its owner, in its circle."""
+        return Principal(self.tenant, self.owner, workspaces=frozenset({self.circle.removeprefix(WORKSPACE)}))
 
     @property
     def own_metadata(self) -> dict[str, Any]:

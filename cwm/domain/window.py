@@ -9,6 +9,7 @@ from typing import Final
 
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import TENANT
 
 
 class Durability(StrEnum):
@@ -55,7 +56,7 @@ class Window:
     ``parent_window`` is the window that it was cloned or continued from, ``branch_token`` the token at which.
     ``pinned`` says that the window owns one pin on its prefix; it is deleted at ``expires_at``; ``proven_at`` is
     when all its chunks were last read back. ``turn_id`` is the turn of ``session_id`` whose context it is. An ``automatic``
-    window was made by the autosave, which deletes it in the end.
+    window was made by the autosave, which deletes it in the end. ``circle`` says who may see it.
     """
 
     tenant: str
@@ -86,6 +87,7 @@ class Window:
     proven_at: datetime | None = None
     turn_id: str | None = None
     automatic: bool = False
+    circle: str = TENANT
 
     @property
     def stored_tier(self) -> Tier | None:
@@ -127,7 +129,7 @@ class WindowMark:
 class WindowQuery:
     """The parameters of ``window_list``. All ``tags`` must be present; ``search`` matches names and descriptions.
 
-    ``offset`` counts from ``after``, if that is given.
+    ``offset`` counts from ``after``, if that is given. Only windows in one of ``circles`` match (in any if None).
     """
 
     tags: tuple[str, ...] = ()
@@ -140,6 +142,7 @@ class WindowQuery:
     offset: int = 0
     search: str | None = None
     after: WindowMark | None = None
+    circles: frozenset[str] | None = None
 
     def mark(self, window: Window) -> WindowMark:
         """The position right after ``window`` in this query's order."""

@@ -37,13 +37,17 @@ class StoredChunks:
 
 @dataclass(frozen=True, slots=True)
 class Dependents:
-    """What depends on a window: the windows that descend from it, and the live sessions thawed from it."""
+    """What depends on a window: the windows that descend from it, and the live sessions thawed from it.
+
+    ``others``: how many more there are, outside the circles that were asked about.
+    """
 
     windows: tuple[str, ...]
     sessions: tuple[str, ...]
+    others: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.windows or self.sessions)
+        return bool(self.windows or self.sessions or self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class Registry(TurnRecords, Protocol):
 
     async def sessions(self, tenant: str, query: SessionQuery) -> list[Session]:
         """At most ``query.limit`` sessions, without their metadata."""
+
+    async def share_session(self, session: Session, circle: str) -> bool:
+        """Put a session into another circle. False when it is deleted, or not that session."""
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of the scope's sessions that still need their chunks and whose first 16 token ids equal those of ``head``.
@@ -183,7 +190,13 @@ class Registry(TurnRecords, Protocol):
     async def window(self, tenant: str, name: str) -> Window | None: ...
 
     async def windows(self, tenant: str, query: WindowQuery) -> WindowList:
-        """One page of the matching windows, and how many match in total."""
+        """One page of the matching windows, and how many match in total.
+
+        CWM-1003 for an offset over 10,000 into the windows of several circles that are not all there are.
+        """
+
+    async def share_window(self, window: Window, circle: str, at: datetime) -> bool:
+        """Put a window into another circle. False when it is gone or has been replaced."""
 
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
         """The canary decoded after these tokens from the KV under this salt; clones share it."""
@@ -216,7 +229,8 @@ class Registry(TurnRecords, Protocol):
     async def chunks(self, tenant: str, name: str) -> list[Chunk]:
         """The chunk references of a window, by position."""
 
-    async def dependents(self, tenant: str, name: str) -> Dependents: ...
+    async def dependents(self, tenant: str, name: str, circles: frozenset[str] | None = None) -> Dependents:
+        """What depends on a window, by name where it is in one of ``circles`` (in any if None)."""
 
     async def chunks_of_other_windows(self, tenant: str, name: str) -> set[str]:
         """Hashes of this window's chunks that other windows under the same cache_salt refer to as well."""

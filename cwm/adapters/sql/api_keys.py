@@ -32,7 +32,11 @@ class SqlApiKeys:
 
     @writing
     def add(self, connection: Connection, key: ApiKey) -> None:
-        connection.execute(insert(api_keys).values({**asdict(key), "scopes": spelled(key.scopes)}))
+        connection.execute(
+            insert(api_keys).values(
+                {**asdict(key), "scopes": spelled(key.scopes), "workspaces": sorted(key.workspaces)}
+            )
+        )
 
     @glancing
     def find_of_every_tenant(self, connection: Connection, key_id: str) -> ApiKey | None:
@@ -55,4 +59,4 @@ class SqlApiKeys:
 
 
 def _of(row: Row[Any]) -> ApiKey:
-    return ApiKey(**{**row._asdict(), "scopes": granted(row.scopes)})
+    return ApiKey(**{**row._asdict(), "scopes": granted(row.scopes), "workspaces": frozenset(row.workspaces)})

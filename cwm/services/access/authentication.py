@@ -12,6 +12,7 @@ from cwm.domain.access_token import AccessToken
 from cwm.domain.api_key import MARK, taken_apart
 from cwm.domain.errors import UnauthenticatedError
 from cwm.domain.principal import Principal
+from cwm.domain.visibility import WORKSPACE_NAME
 from cwm.ports.access_tokens import AccessTokens
 from cwm.ports.api_keys import ApiKeys
 from cwm.ports.clock import Clock
@@ -21,6 +22,7 @@ MAX_CREDENTIAL_CHARACTERS: Final = 16 * 1024
 _BEARER: Final = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/-]+=*)", re.ASCII)
 _TENANT: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _LONGEST_NAME: Final = 255
+_MOST_WORKSPACES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Authentication:
     keys: ApiKeys | None = None
     tenant_claim: str | None = None
     scope_prefix: str = ""
+    workspace_claim: str | None = None
 
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
         """The principal of a request. Raises UnauthenticatedError, or CWM-5005 or CWM-4002 if the check is not possible."""
@@ -55,14 +58,15 @@ class Authentication:
         if not key.is_good(self.clock.now()):
             why = "expired_key" if key.revoked_at is None else "revoked_key"
             raise UnauthenticatedError("The API key is unknown, revoked or expired.", why=why)
-        return Principal(key.tenant, f"key:{key.name}", key.scopes, f"key:{key.key_id}")
+        return Principal(key.tenant, f"key:{key.name}", key.scopes, f"key:{key.key_id}", key.workspaces)
 
     def _of_token(self, token: AccessToken) -> Principal:
         names = token.scopes
         if self.scope_prefix:
             named = (name for name in names if name.startswith(self.scope_prefix))
             names = frozenset(name.removeprefix(self.scope_prefix) for name in named)
-        return Principal(self._tenant(token.claims), _subject(token), granted(names), token.client)
+        tenant, workspaces = self._tenant(token.claims), self._workspaces(token.claims)
+        return Principal(tenant, _subject(token), granted(names), token.client, workspaces)
 
     def _tenant(self, claims: Mapping[str, Any]) -> str:
         if self.tenant_claim is None:
@@ -75,6 +79,17 @@ class Authentication:
                 why="no_tenant",
             )
         return tenant
+
+    def _workspaces(self, claims: Mapping[str, Any]) -> frozenset[str]:
+        """The names in the claim, a list or one text with spaces between; others than names of workspaces do not count."""
+        claim = () if self.workspace_claim is None else claims.get(self.workspace_claim, ())
+        values = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else ()
+        names = {name for name in values if isinstance(name, str) and WORKSPACE_NAME.fullmatch(name)}
+        if len(names) > _MOST_WORKSPACES:
+            raise UnauthenticatedError(
+                f"The access token names more than {_MOST_WORKSPACES} workspaces.", why="too_many_workspaces"
+            )
+        return frozenset(names)
 
 
 def _credential(header: str | None) -> str:

@@ -11,6 +11,7 @@ from cwm.domain.access import AccessScope, spelled
 from cwm.domain.api_key import NAME_PATTERN, ApiKey, digest_of, written
 from cwm.domain.audit import AuditEvent
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.visibility import WORKSPACE_NAME
 from cwm.ports.api_keys import ApiKeys
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
@@ -27,11 +28,16 @@ class MachineKeys:
     clock: Clock
 
     async def create(
-        self, tenant: str, name: str, scopes: frozenset[AccessScope], lasting: timedelta | None
+        self,
+        tenant: str,
+        name: str,
+        scopes: frozenset[AccessScope],
+        lasting: timedelta | None,
+        workspaces: frozenset[str] = frozenset(),
     ) -> tuple[ApiKey, str]:
         """Create a key; also returns the text that the machine sends, which is stored nowhere.
 
-        CWM-1003 if the name is invalid or there are no scopes; CWM-4001.
+        CWM-1003 if a name is invalid or there are no scopes; CWM-4001.
         """
         if not NAME_PATTERN.fullmatch(name):
             raise InvalidParameterError(
@@ -39,6 +45,10 @@ class MachineKeys:
             )
         if not scopes:
             raise InvalidParameterError("scope: a key without a scope could do nothing.", field="scope")
+        if not all(map(WORKSPACE_NAME.fullmatch, workspaces)):
+            raise InvalidParameterError(
+                "workspace: 1 to 64 letters, digits, '_', '-' and '.'.", field="workspace"
+            )
         secret, now = secrets.token_urlsafe(32), self.clock.now()
         key = ApiKey(
             tenant,
@@ -48,6 +58,7 @@ class MachineKeys:
             digest_of(secret),
             created_at=now,
             expires_at=None if lasting is None else now + lasting,
+            workspaces=workspaces,
         )
         await self.keys.add(key)
         await self._record("key.create", key)
@@ -65,7 +76,12 @@ class MachineKeys:
         return key
 
     async def _record(self, event: str, key: ApiKey) -> None:
-        details = {"key_id": key.key_id, "name": key.name, "scopes": spelled(key.scopes)}
+        details = {
+            "key_id": key.key_id,
+            "name": key.name,
+            "scopes": spelled(key.scopes),
+            "workspaces": sorted(key.workspaces),
+        }
         await self.audit.record(
             AuditEvent(self.clock.now(), key.tenant, _OPERATOR, event, "success", details=details)
         )

@@ -22,11 +22,14 @@ from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.prefix import digest
+from cwm.domain.session import SessionQuery
 from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
 from cwm.domain.window import WindowQuery, WindowSort
 from tests.adapters.sql.older_schemas import (
     IDS_OF_0009,
     add_sessions_of_0009,
+    add_windows_of_0009,
+    before_0011,
     upgrade_to,
     window_row_of_0009,
 )
@@ -172,6 +175,36 @@ async def test_windows_of_an_older_schema_are_found_as_before(empty_database_url
 
 
 @pytest.mark.slow
+async def test_what_an_older_schema_has_stays_visible_to_its_tenant(empty_database_url: str) -> None:
+    database = open_database(empty_database_url)
+    ids = IDS_OF_0009[:40]
+    try:
+        await database.write(partial(upgrade_to, revision="0009"))
+        owned = [a_session(f"of-{owner}", owner=owner, token_count=40) for owner in ("ann", "bob")]
+        await database.write(partial(add_sessions_of_0009, sessions=owned))
+        frozen = [
+            a_window(f"w-{each.owner}", session_id=each.id, owner=each.owner, snapshot_id=digest(ids))
+            for each in owned
+        ]
+        await database.write(partial(add_windows_of_0009, windows=[(window, ids) for window in frozen]))
+        assert (await schema.upgrade(empty_database_url))[-1] == schema.REVISIONS[-1]
+        registry, circles = SqlRegistry(database), frozenset({"tenant"})
+        sessions = await registry.sessions("acme", SessionQuery(circles=circles))
+        assert {(session.owner, session.circle) for session in sessions} == {
+            ("ann", "tenant"),
+            ("bob", "tenant"),
+        }
+        for query in (WindowQuery(circles=circles), WindowQuery(model="tiny", search="w-", circles=circles)):
+            windows = (await registry.windows("acme", query)).windows
+            assert {(w.owner, w.circle) for w in windows} == {("ann", "tenant"), ("bob", "tenant")}
+        assert await registry.share_window(frozen[0], "owner:ann", LATER)
+        (left,) = (await registry.windows("acme", WindowQuery(circles=circles))).windows
+        assert left.owner == "bob"
+    finally:
+        await database.dispose()
+
+
+@pytest.mark.slow
 async def test_tokens_of_sessions_of_an_older_schema_become_their_first_turns(
     empty_database_url: str,
 ) -> None:
@@ -185,7 +218,7 @@ async def test_tokens_of_sessions_of_an_older_schema_become_their_first_turns(
     try:
         await database.write(partial(upgrade_to, revision="0009"))
         await database.write(partial(add_sessions_of_0009, sessions=[*sessions.values()]))
-        assert await schema.upgrade(empty_database_url) == ["0010"]
+        assert (await schema.upgrade(empty_database_url))[0] == "0010"
         registry = SqlRegistry(database)
         for key in (*keys[:3], *keys[::97], keys[-1]):
             session = sessions[key]
@@ -244,13 +277,13 @@ async def _numbers_of_next_turns(registry: SqlRegistry) -> list[int]:
 
 def _a_window_of_0005(connection: Connection) -> None:
     connection.execute(
-        insert(metadata.tables["sessions"]).values(session_values(a_session()) | {"head": None})
+        insert(metadata.tables["sessions"]).values(before_0011(session_values(a_session())) | {"head": None})
     )
     snapshot = {"tenant": "acme", "id": a_window().snapshot_id, "token_count": 1, "packed": b""}
     connection.execute(insert(metadata.tables["snapshots"]).values(snapshot))
     window = a_window("old", description="Alte Straße", tags=("red", "Blue"))
     connection.execute(insert(metadata.tables["windows"]).values(window_row_of_0009(window)))
-    values = search_values(window)
+    values = before_0011(search_values(window))
     # Its table then had these columns and no id.
     before = table(
         "window_search", *(column(name, metadata.tables["window_search"].c[name].type) for name in values)

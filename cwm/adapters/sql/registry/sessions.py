@@ -60,6 +60,7 @@ _NEWEST: Final = (
     .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
     .limit(bindparam("most"))
 )
+_IN_CIRCLE: Final = _NEWEST.where(sessions.c.circle == bindparam("of_circle"))
 _IN_STATES: Final = sessions.c.state.in_(bindparam("of_states", expanding=True))
 _AFTER: Final = and_(
     sessions.c.created_at <= bindparam("after_time", type_=UtcDateTime),
@@ -214,14 +215,25 @@ class SessionRecords:
 
     @reading
     def sessions(self, connection: Connection, tenant: str, query: SessionQuery) -> list[Session]:
-        statement, which = _NEWEST, {"of_tenant": tenant, "most": query.limit}
+        statement = _NEWEST if query.circles is None else _IN_CIRCLE
+        which = {"of_tenant": tenant, "most": query.limit}
         if query.states is not None:
             statement = statement.where(_IN_STATES)
             which["of_states"] = sorted(query.states)
         if query.after is not None:
             statement = statement.where(_AFTER)
             which |= {"after_time": query.after.created_at, "after_id": query.after.id}
-        return [session_of(row, _LISTED) for row in connection.execute(statement, which)]
+        # One by one: for several at once the index does not have the order.
+        circles = sorted(query.circles) if query.circles is not None else [""]
+        rows = [row for name in circles for row in connection.execute(statement, which | {"of_circle": name})]
+        newest = sorted(rows, key=lambda row: (row.created_at, row.id), reverse=True)
+        return [session_of(row, _LISTED) for row in newest[: query.limit]]
+
+    @writing
+    def share_session(self, connection: Connection, session: Session, circle: str) -> bool:
+        undeleted = sessions.c.state != SessionState.DELETED.value
+        this = and_(_is(session.tenant, session.id), sessions.c.created_at == session.created_at, undeleted)
+        return connection.execute(update(sessions).where(this).values(circle=circle)).rowcount == 1
 
     @reading
     def live_sessions_with_head(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, select, update
+from sqlalchemy import Connection, and_, bindparam, literal, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots
@@ -17,6 +18,7 @@ from cwm.adapters.sql.registry.window_writes import (
     guaranteed_bytes,
     intent_about,
     is_still,
+    is_window,
     not_found,
     outlive_last_window,
     owe,
@@ -107,6 +109,21 @@ class WindowRecords:
         )
         connection.execute(update(windows).where(durable).values(proven_at=at))
 
+    @writing
+    def share_window(self, connection: Connection, window: Window, circle: str, at: datetime) -> bool:
+        row = window_row(connection, window.tenant, window.name, lock=True)
+        if row is None or row.created_at != window.created_at or not same_content(row, window):
+            return False
+        before = window_of(row)
+        window_terms.delist(connection, before)
+        this = is_window(window.tenant, window.name)
+        connection.execute(update(windows).where(this).values(circle=circle, updated_at=at))
+        after = replace(before, circle=circle)
+        window_terms.enlist(connection, after)
+        window_terms.count(connection, before, -1)
+        window_terms.count(connection, after, 1)
+        return True
+
     @glancing
     def window(self, connection: Connection, tenant: str, name: str) -> Window | None:
         row = window_row(connection, tenant, name)
@@ -137,23 +154,32 @@ class WindowRecords:
         return [Chunk(row.hash, row.size_bytes) for row in rows]
 
     @reading
-    def dependents(self, connection: Connection, tenant: str, name: str) -> Dependents:
+    def dependents(
+        self, connection: Connection, tenant: str, name: str, circles: frozenset[str] | None = None
+    ) -> Dependents:
         """Windows and live sessions that come from this window, including sessions that are being thawed."""
         uid = uid_of(tenant, name)
-        heirs = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.parent_uid == uid)
-        thawed = select(sessions.c.id).where(
+        heirs = select(windows.c.name, windows.c.circle).where(
+            windows.c.tenant == tenant, windows.c.parent_uid == uid
+        )
+        thawed = select(sessions.c.id, sessions.c.circle).where(
             sessions.c.tenant == tenant,
             sessions.c.thawed_from_uid == uid,
             sessions.c.state.in_(LIVE_STATES),
         )
-        thawing = select(intents.c.session_id).where(
+        # Nobody's yet.
+        thawing = select(intents.c.session_id, literal("")).where(
             intents.c.tenant == tenant,
             intents.c.window_name == name,
             intents.c.operation == Operation.THAW.value,
         )
-        names = connection.execute(heirs.order_by(windows.c.name)).scalars().all()
-        ids = connection.execute(thawed.union(thawing)).scalars().all()
-        return Dependents(tuple(names), tuple(sorted(ids)))
+        of_windows = connection.execute(heirs.order_by(windows.c.name)).all()
+        of_sessions = sorted({row[0]: row[1] for row in connection.execute(thawing.union(thawed))}.items())
+        names, ids = (
+            tuple(each for each, circle in found if circles is None or circle in circles)
+            for found in (of_windows, of_sessions)
+        )
+        return Dependents(names, ids, len(of_windows) + len(of_sessions) - len(names) - len(ids))
 
     @reading
     def chunks_of_other_windows(self, connection: Connection, tenant: str, name: str) -> set[str]:

@@ -18,5 +18,6 @@ api_keys = Table(
     required("created_at", UtcDateTime),
     Column("expires_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),
+    required("workspaces", JSON, server_default="[]"),
     Index(None, "key_id", unique=True),
 )

@@ -23,6 +23,7 @@ window_search = Table(
     required("total_size_bytes", Bytes),
     required("tags", Text),
     required("words", Text),
+    required("circle", Text, server_default="tenant"),
     ForeignKeyConstraint(["tenant", "name"], ["windows.tenant", "windows.name"], ondelete="CASCADE"),
     Index(None, "tenant", "name", unique=True),
     Index(None, "tenant", "created_at", "name"),
@@ -30,7 +31,7 @@ window_search = Table(
     Index(None, "tenant", "total_size_bytes", "name"),
 )
 
-# One row per tag of a window and one for its model; indexes give the rows of a term in every sort order.
+# One row per tag of a window, one for its model and one for its circle; indexes give the rows of a term in every sort order.
 window_terms = Table(
     "window_terms",
     metadata,

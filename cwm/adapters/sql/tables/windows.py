@@ -43,6 +43,7 @@ windows = Table(
     Column("proven_at", UtcDateTime),
     Column("turn_id", Text),
     required("automatic", Boolean, server_default=false()),
+    required("circle", Text, server_default="tenant"),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
     ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"]),
     Index(None, "tenant", "session_id"),

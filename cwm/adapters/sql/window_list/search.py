@@ -9,12 +9,15 @@ A list is read in one of three ways, the first that applies:
   rarer, or further on: then all matches are gathered by the most selective index.
 
 So a page takes a few ms among a million windows, and totals are exact where counting takes no longer than that.
+
+A reader's list is that of the circles that it is in. If they hold only some of the tenant's windows, each that is not
+empty is searched for itself, and the pages are merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from math import prod
@@ -26,11 +29,13 @@ from sqlalchemy import Connection, Row, Select
 from cwm.adapters.sql.rows import window_of
 from cwm.adapters.sql.window_list import terms
 from cwm.adapters.sql.window_list.statements import ESCAPE, QueryShape, Statements, statements_of
+from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import MAX_DESCRIPTION_CHARS, is_storable
-from cwm.domain.window import WindowList, WindowQuery, WindowSort
+from cwm.domain.window import Window, WindowList, WindowQuery, WindowSort
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LAST_OFFSET: Final = 2**62
+_MERGED_OFFSET: Final = 10_000
 # Case folding turns one character into at most three. SQLite refuses patterns of 50,000 bytes.
 _LONGEST_SEARCHABLE: Final = 3 * (MAX_DESCRIPTION_CHARS + 200)
 
@@ -59,24 +64,64 @@ ROW_LIMITS: Final = RowLimits()
 def find(
     connection: Connection, tenant: str, query: WindowQuery, limits: RowLimits = ROW_LIMITS
 ) -> WindowList:
-    """One page of the tenant's windows."""
+    """One page of the tenant's windows. CWM-1003 for an offset that is too large for merged pages."""
+    circles = {terms.circle_term(circle): circle for circle in query.circles or ()}
     if not _can_match(query):
         return WindowList([], 0, has_more=False)
-    counts = terms.counts(connection, tenant, _terms(query))
+    counts = terms.counts(connection, tenant, [*_terms(query), *circles])
+    held = {term: counts.pop(term) for term in circles}
     if not all(counts.values()):
         return WindowList([], 0, has_more=False)
-    return _Search(connection, tenant, query, counts, limits).page()
+    if query.circles is None or sum(held.values()) == counts[terms.ALL]:
+        return _seen(query, _Search(connection, tenant, query, counts, limits).page())
+    own = [term for term in circles if held[term]]
+    if query.offset > _MERGED_OFFSET and len(own) > 1:
+        raise InvalidParameterError(
+            f"offset: at most {_MERGED_OFFSET} where windows of several circles are listed; page with next_cursor.",
+            field="offset",
+        )
+    whole = query if len(own) < 2 else replace(query, limit=query.offset + query.limit, offset=0)
+    pages = [
+        _Search(connection, tenant, whole, counts | {term: held[term]}, limits, circles[term]).page()
+        for term in own
+    ]
+    return _seen(query, pages[0]) if len(pages) == 1 else _merged(query, pages)
+
+
+def _seen(query: WindowQuery, page: WindowList) -> WindowList:
+    """The page without windows that came into another circle since they were counted."""
+    if query.circles is None:
+        return page
+    return replace(page, windows=[each for each in page.windows if each.circle in query.circles])
+
+
+def _merged(query: WindowQuery, pages: list[WindowList]) -> WindowList:
+    """One page from the first ones of several lists, each of which reaches to its end."""
+
+    def place(window: Window) -> Any:
+        mark = query.mark(window)
+        return mark.value, mark.name
+
+    windows = sorted((each for page in pages for each in page.windows), key=place, reverse=query.descending)
+    end = query.offset + query.limit
+    return WindowList(
+        windows[query.offset : end],
+        sum(page.total for page in pages),
+        has_more=len(windows) > end or any(page.has_more for page in pages),
+        total_exact=all(page.total_exact for page in pages),
+    )
 
 
 @dataclass(frozen=True)
 class _Search:
-    """One search. ``counts`` is the number of the tenant's windows with each term of the query, and in all."""
+    """One search, in one ``circle`` or in all. ``counts`` is the number of the tenant's windows with each term, and in all."""
 
     connection: Connection
     tenant: str
     query: WindowQuery
     counts: dict[str, int]
     limits: RowLimits
+    circle: str | None = None
 
     def page(self) -> WindowList:
         if self._statements.is_indexed:
@@ -113,7 +158,7 @@ class _Search:
         if self._grams is None:
             return 0
         windows = self.counts[terms.ALL]
-        pieces = self._grams[: len(self._grams) - len(self._terms)]
+        pieces = self._grams[: len(self._grams) - len(self._lasting_terms)]
         matching = terms.estimate(self.connection, pieces) if pieces else windows
         matching *= prod(self.counts[term] / windows for term in self._terms)
         a_match = self.limits.passed / (2 if self._statements.looks_up else 1)
@@ -123,7 +168,7 @@ class _Search:
     @cached_property
     def _grams(self) -> list[int] | None:
         """The numbers that find matching windows; None if the query has too few."""
-        return terms.search_grams(self.tenant, self._search_text, self._terms)
+        return terms.search_grams(self.tenant, self._search_text, self._lasting_terms)
 
     @property
     def _few(self) -> bool:
@@ -149,6 +194,12 @@ class _Search:
         return sorted((term for term in self.counts if term != terms.ALL), key=lambda term: self.counts[term])
 
     @property
+    def _lasting_terms(self) -> list[str]:
+        """The terms by which pieces are found too: all but the circle."""
+        circle = None if self.circle is None else terms.circle_term(self.circle)
+        return [term for term in self._terms if term != circle]
+
+    @property
     def _search_text(self) -> str:
         return (self.query.search or "").casefold()
 
@@ -162,6 +213,7 @@ class _Search:
                 terms=len(self._terms),
                 tags=len(query.tags),
                 model=query.model is not None,
+                circle=self.circle is not None,
                 search=bool(query.search),
                 created_after=query.created_after is not None,
                 created_before=query.created_before is not None,
@@ -180,6 +232,7 @@ class _Search:
         values: dict[str, Any] = {
             "tenant": self.tenant,
             "model": query.model,
+            "circle": self.circle,
             "search": _escaped(self._search_text),
             "created_after": _utc(query.created_after),
             "created_before": _utc(query.created_before),

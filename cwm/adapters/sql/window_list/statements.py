@@ -52,6 +52,7 @@ class QueryShape:
     terms: int
     tags: int
     model: bool
+    circle: bool
     search: bool
     created_after: bool
     created_before: bool
@@ -72,7 +73,7 @@ def statements_of(shape: QueryShape) -> Statements:
 class Statements:
     """The statements of one kind of query.
 
-    Their parameters: ``tenant``, ``term_0`` (the rarest) and on, ``tag_0`` and on, ``model``, ``search``,
+    Their parameters: ``tenant``, ``term_0`` (the rarest) and on, ``tag_0`` and on, ``model``, ``circle``, ``search``,
     ``created_after``, ``created_before``, ``first`` and ``last`` (of a span), ``marked`` and ``marked_name``,
     ``offset``, ``limit``, ``total``, ``counted``, ``passed``, ``walked``, ``seen``, ``grams``.
     """
@@ -213,6 +214,8 @@ class Statements:
         if "words" in of.c:
             if self.shape.model:
                 clauses.append(of.c.model == bindparam("model"))
+            if self.shape.circle:
+                clauses.append(of.c.circle == bindparam("circle"))
             clauses += [_contains(of.c.tags, f"tag_{number}") for number in range(self.shape.tags)]
             if self.shape.search:
                 clauses.append(_contains(of.c.words, "search"))

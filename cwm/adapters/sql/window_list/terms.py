@@ -1,6 +1,6 @@
-"""The index that finds windows by terms (a tag, a model) and by the three-character pieces of their words.
+"""The index that finds windows by terms (a tag, a model, a circle) and by the three-character pieces of their words.
 
-Terms and pieces are stored together as numbers (grams), so that an index finds windows that have several of them. A
+Terms other than circles, which may change, and pieces are stored together as numbers (grams), so that an index finds windows that have several of them. A
 number includes the tenant, so that tenants share no entry. Both databases can do this without extensions: Postgres
 with an array in a GIN index, SQLite with words of hex digits in FTS5. Numbers may collide, so a search also checks the
 window itself.
@@ -89,9 +89,17 @@ def model_term(model: str) -> str:
     return f"m{model}"
 
 
+def circle_term(circle: str) -> str:
+    return f"c{circle}"
+
+
 def terms_of(window: Window) -> list[str]:
     """The window's terms, sorted, so that every transaction locks them in the same order."""
-    return sorted({model_term(window.model), *map(tag_term, window.tags)})
+    return sorted({circle_term(window.circle), *_lasting_terms(window)})
+
+
+def _lasting_terms(window: Window) -> set[str]:
+    return {model_term(window.model), *map(tag_term, window.tags)}
 
 
 def exact(tag: str) -> str:
@@ -121,6 +129,7 @@ def search_values(window: Window) -> dict[str, Any]:
         "total_size_bytes": window.total_size_bytes,
         "tags": " ".join(exact(tag) for tag in window.tags),
         "words": words_of(window),
+        "circle": window.circle,
     }
 
 
@@ -139,7 +148,7 @@ def term_values(window: Window) -> list[dict[str, Any]]:
 
 
 def gram_values(connection: Connection, search_id: int, window: Window) -> dict[str, Any]:
-    grams = grams_of(window.tenant, words_of(window), terms_of(window))
+    grams = grams_of(window.tenant, words_of(window), _lasting_terms(window))
     return {"id": search_id, "grams": grams if _is_postgres(connection) else spelled(grams)}
 
 
@@ -163,12 +172,11 @@ def resize(connection: Connection, window: Window) -> None:
 
 
 def delist(connection: Connection, window: Window) -> None:
-    """Remove the window's terms and, on SQLite, its grams. The foreign keys cascade over the rest."""
+    """Remove the window from the index. On Postgres a foreign key cascades over its grams."""
     connection.execute(delete(window_terms).where(_is_termed(window)))
-    if _is_postgres(connection):
-        return
-    ids = select(window_search.c.id).where(_is_listed(window))
-    for search_id in connection.execute(ids).scalars():
+    removed = delete(window_search).where(_is_listed(window)).returning(window_search.c.id)
+    search_ids = connection.execute(removed).scalars().all()
+    for search_id in () if _is_postgres(connection) else search_ids:
         connection.execute(_DROP_FROM_FTS, gram_values(connection, search_id, window))
 
 
