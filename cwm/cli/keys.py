@@ -54,6 +54,12 @@ def create(
             metavar="SCOPE",
         ),
     ],
+    workspace: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workspace", help="A workspace that the key is a member of; repeat for several.", metavar="NAME"
+        ),
+    ] = None,
     days: Annotated[int, typer.Option(min=0, max=3650, help="Days until it expires; 0 for never.")] = 90,
     tenant: TenantOption = None,
     as_json: JsonOption = False,
@@ -62,7 +68,8 @@ def create(
     from cwm.domain.access import spelled
 
     scopes, lasting = _scopes(scope), timedelta(days=days) if days else None
-    key, text = _with_keys(tenant, lambda keys, mine: keys.create(mine, name, scopes, lasting))
+    workspaces = frozenset(workspace or ())
+    key, text = _with_keys(tenant, lambda keys, mine: keys.create(mine, name, scopes, lasting, workspaces))
     try:
         if as_json:
             print_json({**_document(key), "api_key": text})
@@ -90,13 +97,14 @@ def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
     keys = _with_keys(tenant, lambda keys, mine: keys.listed(mine))
     end_with_json({"keys": [_document(key) for key in keys]}, as_json=as_json)
     print_table(
-        ("ID", "NAME", "STATE", "SCOPES", "CREATED", "EXPIRES"),
+        ("ID", "NAME", "STATE", "SCOPES", "WORKSPACES", "CREATED", "EXPIRES"),
         [
             (
                 key.key_id,
                 key.name,
                 _state(key),
                 " ".join(_document(key)["scopes"]),
+                " ".join(sorted(key.workspaces)),
                 f"{key.created_at:%Y-%m-%d}",
                 f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
             )
@@ -153,6 +161,7 @@ def _document(key: ApiKey) -> dict[str, Any]:
         "tenant": key.tenant,
         "state": _state(key),
         "scopes": spelled(key.scopes),
+        "workspaces": sorted(key.workspaces),
         "created_at": key.created_at.isoformat(),
         "expires_at": key.expires_at and key.expires_at.isoformat(),
         "revoked_at": key.revoked_at and key.revoked_at.isoformat(),

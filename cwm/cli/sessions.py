@@ -16,7 +16,7 @@ from cwm.cli.console import (
     print_table,
 )
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
-from cwm.cli.windows import print_status
+from cwm.cli.windows import OnlyVisibility, Visibility, VisibilityOption, print_status
 from cwm.cli.wording import moment
 
 app = typer.Typer(
@@ -33,14 +33,15 @@ def list_sessions(
         typer.Option(help="Only sessions in this state."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Sessions to show.")] = 50,
+    visibility: OnlyVisibility = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """List the sessions, newest first."""
-    answer = call(url, "session_list", {"state_filter": state, "limit": limit})
+    answer = call(url, "session_list", {"state_filter": state, "limit": limit, "visibility": visibility})
     end_with_json(answer, as_json=as_json)
     print_table(
-        ("ID", "STATE", "TOKENS", "MODEL", "CREATED"),
+        ("ID", "STATE", "TOKENS", "MODEL", "CREATED", "VISIBILITY", "OWNER"),
         [_row(session) for session in answer["sessions"]],
         none=f"No session is {state}." if state else "There are no sessions.",
     )
@@ -54,11 +55,12 @@ def create(
     model: Annotated[
         str | None, typer.Option(help="Model; default: the first that the engine serves.")
     ] = None,
+    visibility: VisibilityOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Create an empty session and print its id."""
-    answer = call(url, "session_create", {"session_id": session, "model": model})
+    answer = call(url, "session_create", {"session_id": session, "model": model, "visibility": visibility})
     end_with_json(answer, as_json=as_json)
     print(answer["session_id"])
 
@@ -128,6 +130,16 @@ def unfreeze(session: SessionId, as_json: JsonOption = False, url: UrlOption = N
 
 
 @app.command()
+def share(
+    session: SessionId, visibility: Visibility, as_json: JsonOption = False, url: UrlOption = None
+) -> None:
+    """Say who may see a session of yours, read it, go on with it and delete it."""
+    answer = call(url, "session_share", {"session_id": session, "visibility": visibility})
+    end_with_json(answer, as_json=as_json)
+    print(f"Session {session}: {answer['visibility']}.")
+
+
+@app.command()
 def delete(
     session: SessionId,
     yes: Annotated[
@@ -167,4 +179,6 @@ def _row(session: dict[str, Any]) -> tuple[str, ...]:
         f"{session['token_count']:,}",
         session["model"],
         moment(session["created_at"]),
+        session["visibility"],
+        session["owner"],
     )

@@ -10,6 +10,7 @@ import typer
 
 from cwm.cli.console import confirm_deletion, end_with_json, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
+from cwm.cli.windows import VisibilityOption
 from cwm.cli.wording import count, moment
 
 app = typer.Typer(no_args_is_help=True, help="List, read, compare and branch the turns of sessions.")
@@ -119,11 +120,13 @@ def branch(
     session: Annotated[
         str | None, typer.Option(help="Id of the new session; default: a generated one.")
     ] = None,
+    visibility: VisibilityOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Open a new session at a turn, and print its id. What tools did is not undone."""
-    answer = call(url, "turn_branch", {"turn": turn, "new_session_id": session})
+    arguments = {"turn": turn, "new_session_id": session, "visibility": visibility}
+    answer = call(url, "turn_branch", arguments)
     end_with_json(answer, as_json=as_json)
     print(answer["session_id"])
 

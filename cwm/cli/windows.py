@@ -18,6 +18,17 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="Name of the window.", metavar="WINDOW")]
 Ttl = Annotated[int | None, typer.Option("--ttl", min=1, help="Delete it after this many seconds.")]
+VisibilityOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Who may see it: private, workspace:NAME or tenant; default: the gateway's.",
+        metavar="VISIBILITY",
+    ),
+]
+OnlyVisibility = Annotated[
+    str | None, typer.Option("--visibility", help="Only of this visibility.", metavar="VISIBILITY")
+]
+Visibility = Annotated[str, typer.Argument(help="private, workspace:NAME or tenant.", metavar="VISIBILITY")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Repeat for several.", metavar="TAG")]
 
 
@@ -37,6 +48,7 @@ def list_windows(
     ascending: Annotated[bool, typer.Option("--asc", help="Smallest or oldest first.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Most windows to show.")] = 20,
     offset: Annotated[int, typer.Option(min=0, help="Windows to skip.")] = 0,
+    visibility: OnlyVisibility = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -52,12 +64,13 @@ def list_windows(
             "sort_order": "asc" if ascending else "desc",
             "limit": limit,
             "offset": offset,
+            "visibility": visibility,
         },
     )
     end_with_json(answer, as_json=as_json)
-    none = "No window is like that." if tag or model or search else "There are no windows."
+    none = "No window is like that." if tag or model or search or visibility else "There are no windows."
     print_table(
-        ("NAME", "TOKENS", "SIZE", "MODEL", "TAGS", "CREATED", "FROM"),
+        ("NAME", "TOKENS", "SIZE", "MODEL", "TAGS", "CREATED", "VISIBILITY", "OWNER", "FROM"),
         [_row(window) for window in answer["windows"]],
         none=none if not answer["total"] else "",
     )
@@ -104,6 +117,7 @@ def freeze(
     keep_session: Annotated[
         bool, typer.Option("--keep-session", help="Let the session go on; default: it takes no more turns.")
     ] = False,
+    visibility: VisibilityOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -122,6 +136,7 @@ def freeze(
             "ttl_seconds": ttl,
             "turn": turn,
             "keep_session": keep_session or None,
+            "visibility": visibility,
         },
     )
     end_with_json(answer, as_json=as_json)
@@ -146,6 +161,7 @@ def thaw(
     verify: Annotated[
         bool, typer.Option(help="Replay the window's canary to verify the restored KV.")
     ] = True,
+    visibility: VisibilityOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -159,6 +175,7 @@ def thaw(
             "continuation_prompt": prompt,
             "accept_template": accept_template,
             "verify": verify,
+            "visibility": visibility,
         },
     )
     end_with_json(answer, as_json=as_json)
@@ -188,6 +205,7 @@ def clone(
         Literal["guaranteed", "best_effort"] | None, typer.Option(help="Instead of the source's.")
     ] = None,
     ttl: Ttl = None,
+    visibility: VisibilityOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -202,10 +220,19 @@ def clone(
             "tags": tag or None,
             "retention": retention,
             "ttl_seconds": ttl,
+            "visibility": visibility,
         },
     )
     end_with_json(answer, as_json=as_json)
     print(f"Window {target} shares {count(answer['shared_blocks'], 'block')} with {source}.")
+
+
+@app.command()
+def share(name: Name, visibility: Visibility, as_json: JsonOption = False, url: UrlOption = None) -> None:
+    """Say who may see a window of yours, thaw it, clone it and delete it."""
+    answer = call(url, "window_share", {"window_name": name, "visibility": visibility})
+    end_with_json(answer, as_json=as_json)
+    print(f"Window {name}: {answer['visibility']}.")
 
 
 @app.command()
@@ -290,6 +317,8 @@ def _row(window: dict[str, Any]) -> tuple[str, ...]:
         window["model"],
         comma_list(window["tags"]),
         moment(window["created_at"]),
+        window["visibility"],
+        window["owner"],
         window.get("parent_window") or "",
     )
 

@@ -22,6 +22,7 @@ from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
 from cwm.services.windows.freeze import Freeze
+from cwm.services.windows.share import Share
 from cwm.services.windows.thaw import Thaw
 
 
@@ -36,6 +37,7 @@ class Services:
     freeze: Freeze
     thaw: Thaw
     clone: Clone
+    share: Share
     delete: Delete
     end_session: EndSession
     browse: Browse

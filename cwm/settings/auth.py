@@ -69,6 +69,10 @@ class Auth(Group):
         None,
         description="Claim that names a token's tenant; tokens without it are refused. Unset: every caller belongs to CWM_TENANT.",
     )
+    oauth_workspace_claim: str | None = Field(
+        None,
+        description="Claim that names the workspaces that a token's caller is a member of: a list, or names with spaces between.",
+    )
     oauth_scope_prefix: str = Field(
         "",
         description="Prefix that the authorization server puts before each of CWM's scopes, such as `api://cwm/`.",

@@ -104,6 +104,14 @@ class Isolation(Group):
         CacheScope.TENANT,
         description="Who shares KV: a whole tenant, or one lineage of sessions ('session').",
     )
+    session_visibility: Literal["private", "tenant"] | None = Field(
+        None,
+        description="Who may see a session that does not say so itself. Unset: `private` where requests are authenticated, else "
+        "`tenant`.",
+    )
+    window_visibility: Literal["private", "tenant"] = Field(
+        "tenant", description="Who may see a window that does not say so itself."
+    )
     secret: SecretStr | None = Field(
         None, description="Secret from which cache salts are derived; must be the same on every replica."
     )

@@ -16,7 +16,9 @@ from cwm.domain.autosave import AutosavePolicies
 from cwm.domain.budgets import Budgets
 from cwm.domain.conversation import CapturePolicies
 from cwm.domain.model_aliases import ModelAliases
+from cwm.domain.principal import TENANT
 from cwm.domain.upstream import UpstreamSpec
+from cwm.domain.visibility import PRIVATE
 from cwm.settings.auth import Auth
 from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verification
 from cwm.settings.fields import Group
@@ -102,6 +104,10 @@ class Settings:
         """URL of the Redis or Valkey that gateways share; None for a gateway on its own."""
         url = self.shared.shared_store_url or self.storage.redis_url
         return None if url is None else url.get_secret_value()
+
+    def session_visibility(self) -> str:
+        """The default visibility of sessions."""
+        return self.isolation.session_visibility or (PRIVATE if self.auth.required else TENANT)
 
     def secrets(self) -> frozenset[str]:
         """Every value that must never be shown, including passwords inside URLs."""

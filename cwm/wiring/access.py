@@ -57,6 +57,7 @@ def build_access(
         keys=SqlApiKeys(database) if auth.api_keys else None,
         tenant_claim=auth.oauth_tenant_claim,
         scope_prefix=auth.oauth_scope_prefix,
+        workspace_claim=auth.oauth_workspace_claim,
     )
     return Access(identity, refusals, _nothing if tokens is None else tokens.aclose)
 

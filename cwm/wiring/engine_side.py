@@ -100,6 +100,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         clock=clock,
         scopes=scopes,
         cache_scope=settings.isolation.cache_scope,
+        visibility=settings.session_visibility(),
     )
     end_session = EndSession(
         registry=registry,
@@ -140,6 +141,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         release=release,
         replicas=replicas,
         quota_bytes=retention.quota_bytes(),
+        visibility=settings.isolation.window_visibility,
     )
     quarantine = Quarantine(
         registry=registry,
@@ -174,14 +176,17 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         reuse=reuse,
         clock=clock,
         end_session=end_session,
+        visibility=settings.session_visibility(),
     )
 
     conversations = Conversations(
         registry, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
     )
 
-    async def thawed(principal: Principal, window_name: str, session_id: str | None) -> Session:
-        return (await thaw(principal, window_name, session_id)).session
+    async def thawed(
+        principal: Principal, window_name: str, session_id: str | None, visibility: str | None
+    ) -> Session:
+        return (await thaw(principal, window_name, session_id, visibility=visibility)).session
 
     return EngineSide(
         engine=engine,
@@ -232,6 +237,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             release=release,
             replicas=replicas,
             quota_bytes=retention.quota_bytes(),
+            visibility=settings.isolation.window_visibility,
         ),
         delete=Delete(
             registry=registry,

@@ -14,6 +14,7 @@ from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
+from cwm.services.windows.share import Share
 from cwm.settings import Settings
 from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
 from cwm.wiring.engine_side import EngineSide, build_engine_side
@@ -94,17 +95,18 @@ def build_parts(settings: Settings) -> Parts:
         shared_store=base.shared.ping,
         check_seconds=settings.metrics.check_timeout_seconds,
     )
-    history = History(base.registry)
+    history = History(base.registry, base.journal)
     services = Services(
         open_session=engine_side.open_session,
         generate=engine_side.generate,
         history=history,
-        branches=Branches(base.registry, base.journal, base.clock),
+        branches=Branches(base.registry, base.journal, base.clock, settings.session_visibility()),
         compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
         compactions=Compactions(history),
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,
         clone=engine_side.clone,
+        share=Share(base.registry, base.journal),
         delete=engine_side.delete,
         end_session=engine_side.end_session,
         browse=engine_side.browse,

@@ -93,6 +93,8 @@ _CALLS: Final[dict[str, Call]] = {
     "revert": lambda r, t, n: r.revert(_turn(t, n), LATER),
     "remove_branch": lambda r, t, n: r.remove_branch(_turn(t, n)),
     "unfreeze": lambda r, t, n: r.unfreeze(a_session(f"of-{n}", t), LATER),
+    "share_session": lambda r, t, n: r.share_session(a_session(f"of-{n}", t), "owner:ann"),
+    "share_window": lambda r, t, n: r.share_window(_of(t, n), "owner:ann", LATER),
     "sessions": lambda r, t, n: r.sessions(t, SessionQuery(limit=100)),
     "live_sessions_with_head": lambda r, t, n: r.live_sessions_with_head(t, "shared", IDS),
     "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),

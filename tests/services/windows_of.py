@@ -22,8 +22,10 @@ from cwm.domain.autosave import AutosavePolicies
 from cwm.domain.engine import CacheScope
 from cwm.domain.intent import Debt
 from cwm.domain.limits import LimitRules
+from cwm.domain.list_cursor import ListCursors
 from cwm.domain.planner import Choice
 from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.principal import TENANT
 from cwm.domain.window import Window
 from cwm.ports.engine import Engine
 from cwm.ports.kv_tier import KvTier, PrefixKey
@@ -42,19 +44,23 @@ from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
+from cwm.services.turns.branches import Branches
 from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Grow
+from cwm.services.turns.history import History
 from cwm.services.turns.turns import Turns
 from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
 from cwm.services.upkeep.reconcile import Reconcile
 from cwm.services.upkeep.retention import Retain, RetentionPolicy
+from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
 from cwm.services.windows.freeze import Freeze
 from cwm.services.windows.quarantine import Quarantine
+from cwm.services.windows.share import Share
 from cwm.services.windows.thaw import Thaw
 from tests.contracts.nouns import a_window
 from tests.fakes.engine import FakeEngine
@@ -103,7 +109,11 @@ class Gateway:
     quarantine: Quarantine
     thaw: Thaw
     clone: Clone
+    share: Share
     delete: Delete
+    browse: Browse
+    history: History
+    branches: Branches
     patrol: Patrol
     retain: Retain
     reconcile: Reconcile
@@ -201,8 +211,12 @@ def gateway(
     quota_bytes: int | None = None,
     has_ended: Callable[[str], bool | None] = lambda _: None,
     clock: Ticking | None = None,
+    visibility: str = TENANT,
 ) -> Gateway:
-    """``registry``, ``served`` and ``kv_tier`` stand between the services and what they use, where a test says so."""
+    """``registry``, ``served`` and ``kv_tier`` stand between the services and what they use, where a test says so.
+
+    ``visibility``: of sessions that do not say so themselves.
+    """
     fake_engine = engine or FakeEngine()
     real_registry, fake_tier = SqlRegistry(database, name), fake_engine.kv_tier
     registry, served, kv_tier = registry or real_registry, served or fake_engine, kv_tier or fake_tier
@@ -233,6 +247,7 @@ def gateway(
         clock=clock,
         scopes=scopes,
         cache_scope=CacheScope.TENANT,
+        visibility=visibility,
     )
     end_session = EndSession(
         registry=registry,
@@ -300,6 +315,7 @@ def gateway(
         reuse=reuse,
         clock=clock,
         end_session=end_session,
+        visibility=visibility,
     )
     clone = Clone(
         registry=registry,
@@ -368,7 +384,18 @@ def gateway(
         quarantine=quarantine,
         thaw=thaw,
         clone=clone,
+        share=Share(registry, journal),
         delete=delete,
+        browse=Browse(
+            registry=registry,
+            kv_tier=kv_tier,
+            directory=directory,
+            cursors=ListCursors([b"a secret"]),
+            cursor_ttl=timedelta(hours=1),
+            journal=journal,
+        ),
+        history=History(registry, journal),
+        branches=Branches(registry, journal, clock, visibility),
         patrol=patrol,
         retain=retain,
         reconcile=reconcile,

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.errors import CwmError, SessionNotActiveError, SessionNotFoundError, TurnInFlightError
+from cwm.domain.errors import CwmError, SessionNotActiveError, TurnInFlightError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
+from cwm.domain.visibility import Right
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import session_of
 from cwm.services.aside import to_its_end
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
@@ -40,9 +42,7 @@ class EndSession:
         """
         require_session_id(session_id)
         async with self.journal.entry(principal, "session_delete", session_id=session_id) as details:
-            session = await self.registry.session(principal.tenant, session_id)
-            if session is None:
-                raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+            session = await session_of(self.registry, principal, session_id, Right.DELETE)
             details.update(of_another(principal, session.owner))
             if session.state is SessionState.FROZEN:
                 raise SessionNotActiveError(

@@ -9,8 +9,9 @@ from uuid import uuid4
 from cwm.domain.engine import CacheScope
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import require_session_id
-from cwm.domain.principal import Principal
+from cwm.domain.principal import OWNER, TENANT, Principal
 from cwm.domain.session import OWN, Session, SessionState
+from cwm.domain.visibility import circle_of_new
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.audit.journal import Journal
@@ -18,10 +19,10 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.sessions.salt_scopes import SaltScopes
 
 
-def salt_scope_of(cache_scope: CacheScope, principal: Principal, session_id: str) -> str:
-    """The salt scope of a new session: its whole tenant, or the lineage that it starts."""
+def salt_scope_of(cache_scope: CacheScope, principal: Principal, session_id: str | None) -> str:
+    """The salt scope of a new session: its whole tenant, or the lineage that it starts; of a request without one: its principal."""
     if cache_scope is CacheScope.SESSION:
-        return f"session:{session_id}"
+        return f"session:{session_id}" if session_id else f"{OWNER}{principal.subject}"
     return f"tenant:{principal.tenant}"
 
 
@@ -33,6 +34,7 @@ class OpenSession:
     clock: Clock
     scopes: SaltScopes
     cache_scope: CacheScope
+    visibility: str = TENANT
 
     async def __call__(
         self,
@@ -40,12 +42,17 @@ class OpenSession:
         session_id: str | None = None,
         model: str | None = None,
         metadata: dict[str, Any] | None = None,
+        visibility: str | None = None,
     ) -> Session:
-        """A new, empty, active session. CWM-1001, CWM-3001; CWM-1003 for an unserved model or a reserved metadata key."""
+        """A new, empty, active session, of the default ``visibility`` if none is given.
+
+        CWM-1001, CWM-3001; CWM-1003 for an unserved model, a reserved metadata key or an impossible visibility.
+        """
         if any(key.startswith(OWN) for key in metadata or {}):
             raise InvalidParameterError(
                 f"Metadata keys that begin with '{OWN}' are CWM's own.", field="metadata"
             )
+        circle = circle_of_new(principal, visibility, self.visibility)
         chosen = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
         async with self.journal.entry(principal, "session_create", session_id=chosen):
             identity = await self.directory.asked_for(model)
@@ -63,5 +70,6 @@ class OpenSession:
                 created_at=now,
                 updated_at=now,
                 metadata=metadata or {},
+                circle=circle,
             )
             return await self.registry.add_session(session, ())

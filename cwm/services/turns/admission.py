@@ -14,6 +14,7 @@ from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
     SessionAlreadyExistsError,
+    SessionNotFoundError,
     UnrelatedTurnError,
 )
 from cwm.domain.names import require_session_id
@@ -21,14 +22,16 @@ from cwm.domain.principal import Principal
 from cwm.domain.session import LIVE, Session, SessionState
 from cwm.domain.turn import Message, Profile
 from cwm.ports.clock import Clock
+from cwm.domain.visibility import Right
 from cwm.ports.engine import Engine
 from cwm.ports.registry import Registry
 from cwm.ports.turn_wire import TurnRequest
 from cwm.services.access.limits import Limits
+from cwm.services.access.sight import session_of
 from cwm.services.aside import aside
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
-from cwm.services.sessions.open_session import OpenSession
+from cwm.services.sessions.open_session import OpenSession, salt_scope_of
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.continuation import Continuation, Continued
 from cwm.services.turns.conversations import Captured, Conversations
@@ -43,6 +46,7 @@ class ClientRequest:
     ``branch`` is ``new`` for a turn that is no part of its session's conversation; ``continued`` names what to go on
     from, when the messages are only the new ones. ``conversation`` is what the client calls its conversation; a request
     that is not ``captured`` belongs to no session unless it has a ``session_id``. ``again``: its client sends it once more.
+    ``visibility`` is that of the session, if this request opens it.
     """
 
     method: str
@@ -55,6 +59,7 @@ class ClientRequest:
     conversation: ClientConversation | None = None
     captured: bool = True
     again: bool = False
+    visibility: str | None = None
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -119,7 +124,8 @@ class Admission:
         else:
             request = request.addressed_to(identity.model)
         _require_room(request.prompt_tokens, identity)
-        scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
+        base = salt_scope_of(self.open_session.cache_scope, principal, None)
+        scope = await self.scopes.current(principal.tenant, base)
         salt = self.directory.salt(principal.tenant, scope, identity)
         ids_requested = self._requests_ids(request)
         return Outbound(
@@ -139,13 +145,13 @@ class Admission:
         captured: Captured | None = None,
     ) -> Outbound:
         session_id = incoming.session_id or ""
-        session = await self.registry.session(principal.tenant, session_id)
+        session = await self._session(principal, session_id)
         identity = await self._served(request.model)
         if session is None:
             if identity is None:
                 return await self.without_session(principal, request)
             metadata = None if captured is None else captured.metadata
-            session = await self._open(principal, session_id, identity.model, metadata)
+            session = await self._open(principal, incoming, identity.model, metadata)
         if captured is not None:
             session = await self._revived(principal, session)
         session.require_live("a turn")
@@ -171,6 +177,8 @@ class Admission:
             )
         else:
             said = await self._said(session, messages, request.profile(), apart=apart, captured=captured)
+        if session.owner != principal.subject:
+            await self.journal.shared(principal, "session", session_id=session.id, owner=session.owner)
         await turn.ask(session, said)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
         return Outbound(
@@ -259,13 +267,20 @@ class Admission:
         except InvalidParameterError:
             return None
 
+    async def _session(self, principal: Principal, session_id: str) -> Session | None:
+        with suppress(SessionNotFoundError):
+            return await session_of(self.registry, principal, session_id, Right.USE)
+        return None
+
     async def _open(
-        self, principal: Principal, session_id: str, model: str, metadata: dict[str, str] | None
+        self, principal: Principal, incoming: ClientRequest, model: str, metadata: dict[str, str] | None
     ) -> Session:
+        """The new session, or the one that another request just opened. CWM-3001 if the id is somebody else's."""
+        session_id = incoming.session_id or ""
         try:
-            return await self.open_session(principal, session_id, model, metadata)
+            return await self.open_session(principal, session_id, model, metadata, incoming.visibility)
         except SessionAlreadyExistsError:
-            session = await self.registry.session(principal.tenant, session_id)
+            session = await self._session(principal, session_id)
             if session is None:
                 raise
             return session

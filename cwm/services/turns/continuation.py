@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cwm.domain.access import AccessScope
-from cwm.domain.errors import (
-    InvalidParameterError,
-    SessionNotActiveError,
-    SessionNotFoundError,
-    TurnNotFoundError,
-)
+from cwm.domain.errors import InvalidParameterError, SessionNotActiveError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.domain.turn import Turn, TurnSource, TurnState
+from cwm.domain.turn import Turn, TurnSource
+from cwm.domain.visibility import Right
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import session_of, turn_of
 from cwm.services.turns.grow import Grow, Template, template_from
 
 HEADER: Final = "CWM-Continue"
@@ -34,13 +31,15 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """``thaw`` opens a session (with this id, or a new one) at a window, and returns it."""
+    """``thaw`` opens a session (with this id, or a new one, and this visibility, or the default) at a window, and returns it."""
 
     registry: Registry
     grow: Grow
-    thaw: Callable[[Principal, str, str | None], Awaitable[Session]]
+    thaw: Callable[[Principal, str, str | None, str | None], Awaitable[Session]]
 
-    async def source(self, principal: Principal, target: str, session_id: str | None) -> Continued:
+    async def source(
+        self, principal: Principal, target: str, session_id: str | None, visibility: str | None
+    ) -> Continued:
         """What ``target`` names: ``session:ID``, ``window:NAME`` (which is thawed) or ``turn:ID``.
 
         CWM-1001/1002/1003, 2001, 2002, 2007, 3001, 3002, and those of a thaw.
@@ -48,16 +47,14 @@ class Continuation:
         source = TurnSource.parse(target, HEADER)
         if source.window_name is not None:
             principal.require(_NEEDED)
-            return await self._current(await self.thaw(principal, source.window_name, session_id))
+            return await self._current(await self.thaw(principal, source.window_name, session_id, visibility))
         if source.turn_id is not None:
-            turn = await self.registry.turn(principal.tenant, source.turn_id)
-            if turn is None or turn.state is not TurnState.ENDED:
-                raise TurnNotFoundError(f"There is no recorded turn '{source.turn_id}'.", turn=source.turn_id)
+            turn, session = await turn_of(self.registry, principal, source.turn_id, Right.USE)
             self._require_same(turn.session_id, session_id)
-            return Continued(await self._session(principal, turn.session_id), turn)
+            return Continued(session, turn)
         continued = source.session_id or ""
         self._require_same(continued, session_id)
-        return await self._current(await self._session(principal, continued))
+        return await self._current(await session_of(self.registry, principal, continued, Right.USE))
 
     async def prompt(
         self, continued: Continued, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
@@ -69,12 +66,6 @@ class Continuation:
             template.has_system or bool(continued.turn.profile.system), options or template.options
         )
         return context + await self.grow.following(model, messages, template, context[-1])
-
-    async def _session(self, principal: Principal, session_id: str) -> Session:
-        session = await self.registry.session(principal.tenant, session_id)
-        if session is None:
-            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
-        return session
 
     async def _current(self, session: Session) -> Continued:
         current = await self.registry.current_turn(session.tenant, session.id)

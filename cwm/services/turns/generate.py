@@ -9,15 +9,17 @@ from typing import Any, TypeAlias
 
 from cwm.background import BackgroundTasks
 from cwm.domain.constraints import SchemaLimits
-from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
+from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
+from cwm.domain.visibility import Right
 from cwm.ports.engine import Delta, Engine, Generation
 from cwm.ports.registry import Registry
 from cwm.services.access.limits import Limits
+from cwm.services.access.sight import session_of
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
@@ -121,17 +123,15 @@ class Generate:
     async def _exclusively(
         self, principal: Principal, session_id: str, turn: TurnInput, caller: _Caller
     ) -> Generated:
-        async with (
-            self.journal.entry(principal, "session_generate", session_id=session_id) as details,
-            self.turns.exclusive(principal, session_id) as in_flight,
-        ):
-            session = await self.registry.session(principal.tenant, session_id)
-            if session is None:
-                raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
-            details.update(of_another(principal, session.owner))
-            session.require_live("a turn")
-            await self.limits.require_tokens(principal)
-            generated = await self._turn(principal, session, turn, in_flight, caller)
+        async with self.journal.entry(principal, "session_generate", session_id=session_id) as details:
+            # Nobody waits for, or holds up, turns of a session that it does not see.
+            await session_of(self.registry, principal, session_id, Right.USE)
+            async with self.turns.exclusive(principal, session_id) as in_flight:
+                session = await session_of(self.registry, principal, session_id, Right.USE)
+                details.update(of_another(principal, session.owner))
+                session.require_live("a turn")
+                await self.limits.require_tokens(principal)
+                generated = await self._turn(principal, session, turn, in_flight, caller)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
         return generated
 

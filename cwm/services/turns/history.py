@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cwm.domain.errors import (
-    InvalidParameterError,
-    SessionNotFoundError,
-    TurnNotFoundError,
-    WindowNotFoundError,
-)
+from cwm.domain.errors import InvalidParameterError, TurnNotFoundError
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Message, Turn, TurnQuery, TurnSource, TurnState
+from cwm.domain.visibility import Owned, Right, may
 from cwm.domain.window import Window
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import session_of, turn_of, window_of
+from cwm.services.audit.journal import Journal
 
 MAX_TURNS: Final = 200
 
@@ -53,27 +51,39 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class History:
+    """What is read of another's is audited."""
+
     registry: Registry
+    journal: Journal
 
     async def log(
         self, principal: Principal, of: TurnSource, limit: int = 50, before: int | None = None
     ) -> TurnLog:
         """Turns of a session, or of the session that a window was frozen from, before the turn with number ``before``.
 
-        CWM-1001/1002/1003, 2001, 2002.
+        Who sees the window and not its session gets the turns that the window came from. CWM-1001/1002/1003, 2001, 2002.
         """
         if not 1 <= limit <= MAX_TURNS:
             raise InvalidParameterError(f"limit is 1 to {MAX_TURNS}.", field="limit", limit=limit)
-        session_id, current = await self._session(principal, of)
-        turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
+        session_id, current = await self._current(principal, of)
+        session = await self.registry.session(principal.tenant, session_id, any_state=True)
+        if session is None or may(principal, session.circle, Right.CONTENTS):
+            turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
+        else:
+            turns = await self._path(principal.tenant, current, limit + 1, before)
         return TurnLog(session_id, current, turns[:limit], len(turns) > limit)
 
     async def show(self, principal: Principal, of: TurnSource, *, tokens: bool = False) -> Transcript:
         """The messages of one turn's context; of a session's current one, or of a window. CWM-1001/1002/1003, 2001, 2002, 2007."""
-        turn_id = of.turn_id or (await self._session(principal, of))[1]
-        turn = None if turn_id is None else await self.registry.turn(principal.tenant, turn_id)
-        if turn is None or turn.state is not TurnState.ENDED:
-            raise TurnNotFoundError(_missing(of), turn=turn_id)
+        if of.turn_id is not None:
+            turn, session = await turn_of(self.registry, principal, of.turn_id, Right.CONTENTS)
+            await self._note(principal, session, turn=turn.id)
+        else:
+            turn_id = (await self._current(principal, of))[1]
+            recorded = None if turn_id is None else await self.registry.turn(principal.tenant, turn_id)
+            if recorded is None or recorded.state is not TurnState.ENDED:
+                raise TurnNotFoundError(_missing(of), turn=turn_id)
+            turn = recorded
         messages = await self.registry.turn_messages(turn)
         return Transcript(turn, messages, await self.registry.turn_tokens(turn) if tokens else None)
 
@@ -95,25 +105,36 @@ class History:
 
     async def _window(self, principal: Principal, name: str) -> Window:
         require_window_name(name)
-        window = await self.registry.window(principal.tenant, name)
-        if window is None:
-            raise WindowNotFoundError(f"There is no window '{name}'.", window_name=name)
+        window = await window_of(self.registry, principal, name, Right.CONTENTS)
+        await self._note(principal, window, window=name)
         return window
 
-    async def _session(self, principal: Principal, of: TurnSource) -> tuple[str, str | None]:
+    async def _current(self, principal: Principal, of: TurnSource) -> tuple[str, str | None]:
+        """The session, and the turn that the session or window is at."""
         if of.window_name is not None:
             window = await self._window(principal, of.window_name)
             return window.session_id, window.turn_id
         session_id = require_session_id(of.session_id or "")
-        if await self.registry.session(principal.tenant, session_id) is None:
-            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        session = await session_of(self.registry, principal, session_id, Right.CONTENTS)
+        await self._note(principal, session, session=session_id)
         current = await self.registry.current_turn(principal.tenant, session_id)
         return session_id, None if current is None else current.id
+
+    async def _path(self, tenant: str, turn_id: str | None, count: int, before: int | None) -> list[Turn]:
+        """The turn and those that it came from, before a number: the newest ``count``."""
+        path: list[Turn] = []
+        while len(path) < count and turn_id and (turn := await self.registry.turn(tenant, turn_id)):
+            turn_id = turn.parent
+            if before is None or turn.number < before:
+                path.append(turn)
+        return path
+
+    async def _note(self, principal: Principal, owned: Owned, **names: str) -> None:
+        if owned.owner != principal.subject:
+            await self.journal.shared(principal, "transcript", owner=owned.owner, **names)
 
 
 def _missing(of: TurnSource) -> str:
     if of.window_name is not None:
         return f"What was said in window '{of.window_name}' is not recorded: it is from before turns were kept, or they were deleted."
-    if of.session_id is not None:
-        return f"Session '{of.session_id}' has no recorded turn."
-    return f"There is no recorded turn '{of.turn_id}'."
+    return f"Session '{of.session_id}' has no recorded turn."

@@ -91,7 +91,7 @@ class PassThrough:
             if incoming.continued is not None:
                 request.require_continuable()
                 source = await self.admission.continuation.source(
-                    principal, incoming.continued, incoming.session_id
+                    principal, incoming.continued, incoming.session_id, incoming.visibility
                 )
                 incoming = replace(incoming, session_id=source.session.id)
             elif (captured := await self.admission.captured(principal, incoming, request)) is not None:

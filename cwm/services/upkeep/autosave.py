@@ -9,9 +9,9 @@ from typing import Final
 
 from cwm.domain.autosave import AutosavePolicies, AutosavePolicy, UnsavedQuery
 from cwm.domain.errors import CwmError, ErrorKind
-from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.upkeep import Step, StepOutcome
+from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Durability, Retention
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
@@ -85,7 +85,7 @@ class Autosave:
             if dry_run:
                 return [replace(step, outcome=StepOutcome.PLANNED)]
             await self.freeze(
-                Principal(session.tenant, session.owner),
+                session.keeper,
                 session.id,
                 name,
                 "Saved while its session went on.",
@@ -95,6 +95,7 @@ class Autosave:
                 ttl_seconds=self._ttl_seconds(),
                 turn_id=turn.id,
                 automatic=True,
+                visibility=visibility_of(session.circle),
             )
             return [step, *await self._delete_older(session, policy.keep)]
         except CwmError as error:

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from cwm.domain.errors import CwmError, ErrorKind
-from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.upkeep import Step, StepOutcome
+from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
@@ -121,13 +121,14 @@ class Retain:
         lifetime = self.policy.session_kept
         try:
             await self.freeze(
-                Principal(session.tenant, session.owner),
+                session.keeper,
                 session.id,
                 name,
                 "Kept when its session was idle for too long.",
                 retention=Retention.BEST_EFFORT,
                 ttl_seconds=round(lifetime) if lifetime else None,
                 ask=False,
+                visibility=visibility_of(session.circle),
             )
         except CwmError as error:
             return self._postponed("freeze_session", session, error)

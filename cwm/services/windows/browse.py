@@ -8,14 +8,16 @@ from typing import Final
 
 from cwm.domain.cursor import CursorFault
 from cwm.domain.engine import EngineIdentity, Tier
-from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotFoundError, WindowNotFoundError
+from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.list_cursor import ListClaim, ListCursors
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionMark, SessionQuery
+from cwm.domain.visibility import Right, circle_of, has_everywhere, may
 from cwm.domain.window import Chunk, Window, WindowQuery
 from cwm.ports.kv_tier import KvTier, Placement
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import session_of, window_of
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
@@ -88,13 +90,19 @@ class Browse:
     journal: Journal
 
     async def windows(
-        self, principal: Principal, query: WindowQuery, cursor: str | None = None
+        self,
+        principal: Principal,
+        query: WindowQuery,
+        cursor: str | None = None,
+        visibility: str | None = None,
     ) -> WindowPage:
-        """One page of the tenant's windows, from ``cursor`` on if it is given.
+        """One page of the windows that the principal sees, from ``cursor`` on if it is given; only those of a ``visibility`` if given.
 
         CWM-1003 for a page size or offset out of bounds, and for a cursor that has expired, or is of another reader
-        or query.
+        or query. Who sees only the records of other windows finds these neither by words nor by tags.
         """
+        needed = Right.CONTENTS if query.search or query.tags else Right.RECORD
+        query = replace(query, circles=_circles(principal, visibility, needed))
         if not 1 <= query.limit <= MAX_PAGE or query.offset < 0:
             raise InvalidParameterError(
                 f"limit is 1 to {MAX_PAGE}, offset at least 0.", limit=query.limit, offset=query.offset
@@ -110,7 +118,8 @@ class Browse:
         if page.has_more:
             mark = query.mark(page.windows[-1])
             next_cursor = self.cursors.make(mark, principal, query, self._expires_at())
-        return WindowPage(page.windows, page.total, page.total_exact, next_cursor)
+        windows = [_veiled(principal, window) for window in page.windows]
+        return WindowPage(windows, page.total, page.total_exact, next_cursor)
 
     def _expires_at(self) -> datetime:
         return self.journal.clock.now() + self.cursor_ttl
@@ -124,9 +133,14 @@ class Browse:
             raise
 
     async def sessions(
-        self, principal: Principal, query: SessionQuery, cursor: str | None = None
+        self,
+        principal: Principal,
+        query: SessionQuery,
+        cursor: str | None = None,
+        visibility: str | None = None,
     ) -> SessionPage:
-        """One page of the tenant's sessions. CWM-1003 for a limit out of bounds, and for cursors as in ``windows``."""
+        """One page of the sessions that the principal sees. CWM-1003 for a limit out of bounds, and for cursors as in ``windows``."""
+        query = replace(query, circles=_circles(principal, visibility, Right.RECORD))
         if not 1 <= query.limit <= MAX_PAGE:
             raise InvalidParameterError(f"limit is 1 to {MAX_PAGE}.", limit=query.limit)
         if cursor is not None:
@@ -142,21 +156,21 @@ class Browse:
     async def window(self, principal: Principal, name: str) -> WindowStatus:
         """A window and where its chunks are now. CWM-1002, CWM-2002."""
         require_window_name(name)
-        window = await self.registry.window(principal.tenant, name)
-        if window is None:
-            raise WindowNotFoundError(f"There is no window '{name}'.", window_name=name)
+        window = await window_of(self.registry, principal, name, Right.RECORD)
         snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
         token_ids = fitting(snapshot.token_ids, window.identity)
         prefix = Prefix(token_ids, window.cache_salt, window.identity)
         chunks = await self.registry.chunks(principal.tenant, name)
-        return WindowStatus(window, await self._residency(prefix, chunks), window.updated_at)
+        return WindowStatus(
+            _veiled(principal, window), await self._residency(prefix, chunks), window.updated_at
+        )
 
     async def session(self, principal: Principal, session_id: str) -> SessionStatus:
         """A session and where its chunks are now. CWM-1001, CWM-2001."""
         require_session_id(session_id)
-        session = await self.registry.session(principal.tenant, session_id)
-        if session is None:
-            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        session = await session_of(self.registry, principal, session_id, Right.RECORD)
+        if not may(principal, session.circle, Right.CONTENTS):
+            session = replace(session, metadata=session.own_metadata)
         identity = await self._identity(session.model)
         if identity is None or session.token_count == 0:
             return SessionStatus(session, Residency((), None))
@@ -185,6 +199,20 @@ class Browse:
         )
         resident = sum(bool(block.tiers) for block in blocks)
         return Residency(blocks, resident / prefix.chunk_count if prefix.chunk_count else None)
+
+
+def _circles(principal: Principal, visibility: str | None, needed: Right) -> frozenset[str] | None:
+    """The circles of a list: of one visibility, those of the principal, or all (None)."""
+    if visibility is not None:
+        return frozenset({circle_of(visibility, principal)})
+    return None if has_everywhere(principal, needed) else principal.circles
+
+
+def _veiled(principal: Principal, window: Window) -> Window:
+    """The window without what somebody wrote about its contents, if the principal sees only its record."""
+    if may(principal, window.circle, Right.CONTENTS):
+        return window
+    return replace(window, description="", tags=())
 
 
 def _block(chunk: Chunk, placement: Placement | None) -> BlockStatus:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cwm.domain.errors import StorageReadError, WindowNotFoundError
+from cwm.domain.errors import StorageReadError
 from cwm.domain.intent import Intent
 from cwm.domain.names import require_description, require_tags, require_window_name
-from cwm.domain.principal import Principal
+from cwm.domain.principal import TENANT, Principal
+from cwm.domain.visibility import Right, circle_of_new
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import window_of
 from cwm.services.aside import to_its_end
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.kv.prefix import Prefix, fitting
@@ -29,6 +31,7 @@ class Clone:
     release: Release
     replicas: Replicas
     quota_bytes: int | None = None
+    visibility: str = TENANT
 
     async def __call__(
         self,
@@ -40,8 +43,11 @@ class Clone:
         *,
         retention: Retention | None = None,
         ttl_seconds: int | None = None,
+        visibility: str | None = None,
     ) -> Window:
         """A new window that shares every chunk of ``source_window``; tags and retention are inherited.
+
+        It is by default not more visible than its source.
 
         CWM-1002, 1003, 2002, 3003, 4003, 5001; CWM-4002 (retryable) while the source is still being stored.
         """
@@ -51,6 +57,7 @@ class Clone:
         new_tags = None if tags is None else tuple(require_tags(tags))
         async with self.journal.entry(principal, "window_clone", window_name=target_window) as details:
             source = await self._source(principal, source_window)
+            circle = circle_of_new(principal, visibility, self.visibility, source)
             details.update(source_window=source_window, shared_blocks=source.block_count)
             details.update(of_another(principal, source.owner))
             now = self.clock.now()
@@ -69,13 +76,12 @@ class Clone:
                 expires_at=expiry(now, ttl_seconds),
                 pinned=clone_retention is Retention.GUARANTEED and source.block_count > 0,
                 automatic=False,
+                circle=circle,
             )
             return await to_its_end(self._add(clone, source))
 
     async def _source(self, principal: Principal, name: str) -> Window:
-        source = await self.registry.window(principal.tenant, name)
-        if source is None:
-            raise WindowNotFoundError(f"There is no window '{name}'.", window_name=name)
+        source = await window_of(self.registry, principal, name, Right.CONTENTS)
         if source.durability is Durability.PENDING:
             raise StorageReadError(
                 f"Window '{name}' is still being stored; clone it when it is durable.", window_name=name

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cwm.domain.errors import (
     StorageCorruptionError,
     StorageReadError,
     WindowInUseError,
-    WindowNotFoundError,
 )
 from cwm.domain.intent import Operation
 from cwm.domain.names import require_window_name
 from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
+from cwm.domain.visibility import Right, has_everywhere, may
 from cwm.domain.window import Chunk, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import window_of
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.kv.prefix import Prefix, fitting
@@ -34,7 +35,10 @@ _LATER: Final = "LMCache stopped answering: what the window had there goes when 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """``session`` is the one that was frozen, as the window leaves it; None when it was deleted before, or cannot be read."""
+    """``session`` is the one that was frozen, as the window leaves it.
+
+    None when it was deleted before, cannot be read, or is not the caller's to see.
+    """
 
     window_name: str
     blocks_deleted: int
@@ -63,17 +67,17 @@ class Delete:
         """
         require_window_name(window_name)
         async with self.journal.entry(principal, "window_delete", window_name=window_name) as details:
-            window = await self.registry.window(principal.tenant, window_name)
-            if window is None:
-                raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+            window = await window_of(self.registry, principal, window_name, Right.DELETE)
             details.update(of_another(principal, window.owner))
             if not force:
-                await self._refuse_in_use(window)
+                await self._refuse_in_use(principal, window)
             await self._refuse_while_storing(window)
             deleted = await outlasting(asyncio.create_task(self.now(window, delete_blocks=delete_blocks)))
             details.update(blocks_deleted=deleted.blocks_deleted, force=force)
             if deleted.session is not None:
                 details.update(session_id=deleted.session.id, session_state=deleted.session.state.value)
+        if deleted.session is not None and not may(principal, deleted.session.circle, Right.RECORD):
+            return replace(deleted, session=None)
         return deleted
 
     async def now(self, window: Window, *, delete_blocks: bool = True) -> Deleted:
@@ -95,13 +99,18 @@ class Delete:
             session = await self.registry.session(window.tenant, window.session_id)
         return Deleted(window.name, len(unshared), freed_bytes, session, None if released else _LATER)
 
-    async def _refuse_in_use(self, window: Window) -> None:
-        dependents = await self.registry.dependents(window.tenant, window.name)
+    async def _refuse_in_use(self, principal: Principal, window: Window) -> None:
+        circles = None if has_everywhere(principal, Right.RECORD) else principal.circles
+        dependents = await self.registry.dependents(window.tenant, window.name, circles)
         if dependents:
+            users = (
+                _listed(dependents.windows, "window"),
+                _listed(dependents.sessions, "session"),
+                f"{dependents.others} of others" if dependents.others else "",
+            )
             raise WindowInUseError(
-                f"Window '{window.name}' is in use by {_listed(dependents.windows, 'window')}"
-                f"{' and ' if dependents.windows and dependents.sessions else ''}"
-                f"{_listed(dependents.sessions, 'session')}; delete it with force to do so all the same.",
+                f"Window '{window.name}' is in use by {' and '.join(filter(None, users))}; "
+                "delete it with force to do so all the same.",
                 window_name=window.name,
                 windows=list(dependents.windows),
                 sessions=list(dependents.sessions),

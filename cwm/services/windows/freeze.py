@@ -13,18 +13,19 @@ from cwm.domain.errors import (
     CwmError,
     ErrorKind,
     SessionNotActiveError,
-    SessionNotFoundError,
 )
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.names import require_description, require_session_id, require_tags, require_window_name
 from cwm.domain.prefix import TokenIds, digest
-from cwm.domain.principal import Principal
+from cwm.domain.principal import TENANT, Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn
+from cwm.domain.visibility import Right, circle_of_new
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import session_of
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
@@ -48,7 +49,7 @@ class Frozen:
 
 @dataclass(slots=True)
 class Freeze:
-    """``quota_bytes``: the most that a tenant's guaranteed windows may take; None for no limit."""
+    """``quota_bytes``: the most that a tenant's guaranteed windows may take; None for no limit. ``visibility``: the default of windows."""
 
     registry: Registry
     kv_tier: KvTier
@@ -61,6 +62,7 @@ class Freeze:
     release: Release
     replicas: Replicas
     quota_bytes: int | None = None
+    visibility: str = TENANT
     _storing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
@@ -79,6 +81,7 @@ class Freeze:
         keep_session: bool = False,
         automatic: bool = False,
         ask: bool = True,
+        visibility: str | None = None,
     ) -> Frozen:
         """Store the session's context as a window. The session takes no more turns; an expired one stays expired.
 
@@ -87,7 +90,7 @@ class Freeze:
         With ``wait`` the call returns when the window is proven durable. Without it the window is ``pending``, and
         ``window_status`` says when it is durable. With ``canary`` a short continuation is recorded, by which a thaw
         verifies the KV. An ``automatic`` window has the blocks that are listed: nothing is read back, and L1 keeps what it has.
-        With nobody to ``ask``, the later one of two conversations in one session is taken.
+        Others than the session's owner make no window that is more visible than the session. With nobody to ``ask``, the later one of two conversations in one session is taken.
         CWM-1001/1002/1003, 2001, 2007, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
         """
         started = self.clock.monotonic()
@@ -100,6 +103,7 @@ class Freeze:
         ) as details:
             keep_session = keep_session or turn_id is not None
             session, turn = await self._freezable(principal, session_id, turn_id, ask=ask)
+            circle = circle_of_new(principal, visibility, self.visibility, session, copy=False)
             token_ids = await self.registry.turn_tokens(turn)
             details.update(of_another(principal, session.owner))
             identity = await self._engine(session.model)
@@ -113,6 +117,7 @@ class Freeze:
                 expires_at=expiry(window.created_at, ttl_seconds),
                 pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
                 automatic=automatic,
+                circle=circle,
             )
             # A caller that disconnects neither stops the freeze nor aborts its request to the engine.
             frozen = None if keep_session else session
@@ -179,9 +184,7 @@ class Freeze:
     async def _freezable(
         self, principal: Principal, session_id: str, turn_id: str | None, *, ask: bool
     ) -> tuple[Session, Turn]:
-        session = await self.registry.session(principal.tenant, session_id)
-        if session is None:
-            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        session = await session_of(self.registry, principal, session_id, Right.USE)
         if turn_id is not None:
             return session, await self.current.ended(session, turn_id)
         session.require_freezable()

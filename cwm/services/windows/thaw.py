@@ -17,20 +17,21 @@ from cwm.domain.errors import (
     InvalidParameterError,
     SessionNotActiveError,
     WindowIncompatibleError,
-    WindowNotFoundError,
 )
 from cwm.domain.intent import Intent
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.planner import Plan
 from cwm.domain.prefix import TokenIds
-from cwm.domain.principal import Principal
+from cwm.domain.principal import TENANT, Principal
 from cwm.domain.session import Session, SessionState
+from cwm.domain.visibility import Right, circle_of_new
 from cwm.domain.window import Window
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
+from cwm.services.access.sight import window_of
 from cwm.services.aside import outlasting, to_its_end
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
@@ -93,6 +94,7 @@ class Thaw:
     reuse: Reuse
     clock: Clock
     end_session: EndSession
+    visibility: str = TENANT
     _restoring: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
@@ -104,8 +106,9 @@ class Thaw:
         *,
         accept_template: bool = False,
         verify: bool = True,
+        visibility: str | None = None,
     ) -> Thawed:
-        """Restore a window into a new session. The window never changes.
+        """Restore a window into a new session, which is by default not more visible. The window never changes.
 
         Lost blocks, and those of another engine, are computed again: the result is then ``partial``, with a
         warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001. CWM-3005
@@ -122,9 +125,8 @@ class Thaw:
         async with self.journal.entry(
             principal, "window_thaw", session_id=session_id, window_name=window_name
         ) as details:
-            window = await self.registry.window(principal.tenant, window_name)
-            if window is None:
-                raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+            window = await window_of(self.registry, principal, window_name, Right.CONTENTS)
+            circle = circle_of_new(principal, visibility, self.visibility, window)
             details.update(of_another(principal, window.owner))
             # Read now: the session is removed with its last window, which may be deleted at any time from here on.
             source = await self.registry.session(window.tenant, window.session_id, any_state=True)
@@ -132,7 +134,13 @@ class Thaw:
             intent = await self._begin(window, session_id)
             try:
                 thawed = await self._thaw(
-                    principal, window, intent, template, accept_template=accept_template, verify=verify
+                    principal,
+                    window,
+                    intent,
+                    template,
+                    circle,
+                    accept_template=accept_template,
+                    verify=verify,
                 )
             except BaseException:
                 await to_its_end(self._end(intent))
@@ -189,6 +197,7 @@ class Thaw:
         window: Window,
         intent: Intent,
         template: Template,
+        circle: str,
         *,
         accept_template: bool,
         verify: bool,
@@ -242,7 +251,9 @@ class Thaw:
             engine_changes=changes,
         )
         self._count(principal, receipt)
-        session = await self._open(principal, window, intent, template, snapshot.token_ids, salt_scope)
+        session = await self._open(
+            principal, window, intent, template, snapshot.token_ids, salt_scope, circle
+        )
         warning = warning_of(window, prefix, receipt)
         if warning is not None:
             self.meter.event("thaw_partial")
@@ -328,6 +339,7 @@ class Thaw:
         template: Template,
         token_ids: TokenIds,
         salt_scope: str,
+        circle: str,
     ) -> Session:
         now = self.clock.now()
         session = Session(
@@ -344,6 +356,7 @@ class Thaw:
             thawed_from=window.name,
             branch_token=len(token_ids),
             metadata=template.as_metadata(),
+            circle=circle,
         )
         return await self.registry.add_session(session, token_ids, intent.id, window.turn_id)
 

@@ -14,9 +14,18 @@ SESSION_HEADER: Final = "cwm-session-id"
 BRANCH_HEADER: Final = "cwm-branch"
 CONTINUE_HEADER: Final = "cwm-continue"
 CAPTURE_HEADER: Final = "cwm-capture"
+VISIBILITY_HEADER: Final = "cwm-visibility"
 _JSON: Final = (b"content-type", b"application/json")
 _NOT_FORWARDED: Final = frozenset(
-    {SESSION_HEADER, BRANCH_HEADER, CONTINUE_HEADER, CAPTURE_HEADER, "authorization", "cookie"}
+    {
+        SESSION_HEADER,
+        BRANCH_HEADER,
+        CONTINUE_HEADER,
+        CAPTURE_HEADER,
+        VISIBILITY_HEADER,
+        "authorization",
+        "cookie",
+    }
 )
 # The gateway's own server sets these.
 _NOT_RETURNED: Final = frozenset({b"date", b"server", b"content-length"})

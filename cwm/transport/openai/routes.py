@@ -24,6 +24,7 @@ from cwm.transport.http.envelope import (
     CAPTURE_HEADER,
     CONTINUE_HEADER,
     SESSION_HEADER,
+    VISIBILITY_HEADER,
     ClientLeftError,
     body_of,
     forwarded,
@@ -110,6 +111,7 @@ class _Turns:
             conversation=conversation_of(headers, self.pass_through.admission.conversations.policies.headers),
             captured=_captured(headers.get(CAPTURE_HEADER)),
             again=headers.get(_RETRIES, "0") != "0",
+            visibility=headers.get(VISIBILITY_HEADER),
         )
         async with _watching_the_client(request.left, receive):
             answered = await self.pass_through.turn(principal, request)

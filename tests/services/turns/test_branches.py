@@ -46,7 +46,7 @@ async def test_a_branch_has_the_turns_context_and_messages_and_goes_on_by_itself
     branch = await branches.open(ANN, first.id, "b1")
     assert (branch.state, branch.token_count) == (SessionState.ACTIVE, first.total_tokens)
     assert await cwm.registry.session_tokens("acme", "b1") == (*START, 7, 8, 9)
-    shown = await History(cwm.registry).show(ANN, TurnSource(session_id="b1"))
+    shown = await History(cwm.registry, cwm.thaw.journal).show(ANN, TurnSource(session_id="b1"))
     assert [message.content["content"] for message in shown.messages] == ["One?", "One."]
     await cwm.says("b1", " and more")
     assert await cwm.registry.session_tokens("acme", "s1") == (*SECOND, 7, 8, 9)
@@ -59,7 +59,7 @@ async def test_a_branch_outlives_the_session_that_it_came_from(
     await branches.open(ANN, first.id, "b1")
     await cwm.end_session(ANN, "s1")
     assert await cwm.registry.session_tokens("acme", "b1") == (*START, 7, 8, 9)
-    shown = await History(cwm.registry).show(ANN, TurnSource(session_id="b1"))
+    shown = await History(cwm.registry, cwm.thaw.journal).show(ANN, TurnSource(session_id="b1"))
     assert len(shown.messages) == 2
 
 
@@ -141,7 +141,7 @@ async def test_two_contexts_are_compared_in_tokens_and_messages(
     other = await took(
         cwm, (*START, 7, 8, 9, 60), messages=[user("One?"), assistant("One."), user("Three?")], text="Three."
     )
-    compare = Compare(History(cwm.registry), cwm.directory, cwm.thaw.planner)
+    compare = Compare(History(cwm.registry, cwm.thaw.journal), cwm.directory, cwm.thaw.planner)
     difference = await compare(ANN, TurnSource(turn_id=second.id), TurnSource(turn_id=other.id))
     assert (difference.common_tokens, difference.common_messages) == (first.total_tokens, 2)
     assert difference.left_message == user("Two?")

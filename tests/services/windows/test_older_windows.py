@@ -66,7 +66,9 @@ async def test_a_window_of_an_older_version_has_its_sessions_turn_and_thaws(empt
         assert await cwm.registry.session_tokens("acme", f"again-{number}") == token_ids
         await cwm.says(f"again-{number}", "And then?")
 
-    shown = await History(cwm.registry).show(ANN, TurnSource(window_name="kept"), tokens=True)
+    shown = await History(cwm.registry, cwm.thaw.journal).show(
+        ANN, TurnSource(window_name="kept"), tokens=True
+    )
     assert (shown.turn.state, shown.messages, shown.token_ids) == (TurnState.ENDED, [], IDS)
     assert "without messages" in turn_shown(shown)["warning"]
     await cwm.settle()

@@ -126,7 +126,9 @@ class Gateway:
         await eventually(lambda: not self.turns.in_flight(tenant, session_id))
 
 
-async def _without_windows(_: Principal, window_name: str, __: str | None) -> Session:
+async def _without_windows(
+    _: Principal, window_name: str, _session_id: str | None, _visibility: str | None
+) -> Session:
     raise WindowNotFoundError("This gateway has no windows.", window_name=window_name)
 
 

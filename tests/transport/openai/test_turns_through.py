@@ -165,11 +165,51 @@ async def test_sessions_of_a_tenant_share_a_salt_and_tenants_do_not(cwm: Gateway
 
 async def test_in_session_scope_every_session_has_its_own_salt(vllm: FakeVllm, tmp_path: Path) -> None:
     async with gateway(settings_for(vllm.url), tmp_path, CacheScope.SESSION) as cwm:
-        for headers in ({}, SESSION, {"CWM-Session-Id": "s2"}, SESSION):
+        for headers in ({}, SESSION, {"CWM-Session-Id": "s2"}, SESSION, {"x-subject": "bob"}, {}):
             await cwm.client.post(CHAT, json=request(CHAT), headers=headers)
     salts = [seen.json["cache_salt"] for seen in vllm.turns]
-    assert len(set(salts)) == 3
-    assert salts[1] == salts[3]
+    assert len(set(salts)) == 4
+    assert (salts[1], salts[0]) == (salts[3], salts[5])
+
+
+async def test_a_turn_opens_a_session_with_the_visibility_of_its_header(cwm: Gateway, vllm: FakeVllm) -> None:
+    private = {"CWM-Visibility": "private", **SESSION}
+    assert (await cwm.client.post(CHAT, json=request(CHAT), headers=private)).status_code == 200
+    session = await cwm.registry.session(TENANT, "s1")
+    assert session is not None
+    assert (session.owner, session.circle) == ("agent", "owner:agent")
+    assert "cwm-visibility" not in vllm.turns[0].headers
+    refused = await cwm.client.post(
+        CHAT, json=request(CHAT), headers={"CWM-Session-Id": "s2", "CWM-Visibility": "workspace:ops"}
+    )
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "CWM-1003")
+
+
+async def test_a_session_id_that_is_anothers_takes_no_turns_and_is_refused_as_taken(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    await cwm.client.post(CHAT, json=request(CHAT), headers={"CWM-Visibility": "private", **SESSION})
+    turn = await cwm.registry.current_turn(TENANT, "s1")
+    assert turn is not None
+    bob = {"x-subject": "bob"}
+    taken = await cwm.client.post(CHAT, json=request(CHAT), headers={**bob, **SESSION})
+    assert (taken.status_code, taken.json()["error"]["code"]) == (409, "CWM-3001")
+    assert taken.json()["error"]["context"] == {"session_id": "s1"}
+    for target, code in (("session:s1", "CWM-2001"), (f"turn:{turn.id}", "CWM-2007")):
+        headers = {**bob, "CWM-Continue": target}
+        refused = await cwm.client.post(CHAT, json=request(CHAT), headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, code)
+    assert len(vllm.turns) == 1
+    assert await cwm.registry.current_turn(TENANT, "s1") == turn
+
+
+async def test_a_turn_in_what_another_shares_is_audited(cwm: Gateway) -> None:
+    await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    shared = await cwm.client.post(CHAT, json=request(CHAT), headers={"x-subject": "bob", **SESSION})
+    assert shared.status_code == 200
+    events = await cwm.audit.events(TENANT, 10)
+    (read,) = [event for event in events if event.event == "security.shared_access"]
+    assert (read.subject, read.details["owner"], read.details["session_id"]) == ("bob", "agent", "s1")
 
 
 async def test_a_session_id_of_another_tenant_is_a_session_of_its_own(cwm: Gateway) -> None:

@@ -76,6 +76,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "durability": "durable",
             "freeze_time_ms": 180,
             "tiers": {"cpu": 256, "redis": 256},
+            "visibility": "tenant",
         },
     ),
     "window_thaw": Example(
@@ -115,6 +116,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
                     "recovered": None,
                 },
             },
+            "visibility": "private",
             "continuation": {
                 "success": True,
                 "session_id": "thaw_my-coding-project_1769078712",
@@ -145,6 +147,8 @@ EXAMPLES: Final[Mapping[str, Example]] = {
                     "durability": "durable",
                     "storage_tier": "redis",
                     "retention": "guaranteed",
+                    "owner": "ann",
+                    "visibility": "tenant",
                 }
             ],
             "total": 1,
@@ -174,6 +178,8 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "retention": "guaranteed",
             "parent_window": None,
             "proven_at": _LATER,
+            "owner": "ann",
+            "visibility": "tenant",
         },
     ),
     "window_clone": Example(
@@ -188,7 +194,12 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "target_window": "my-coding-project-experiment",
             "shared_blocks": 256,
             "token_count": 8192,
+            "visibility": "tenant",
         },
+    ),
+    "window_share": Example(
+        {"window_name": "my-coding-project", "visibility": "workspace:auth-refactor"},
+        {"success": True, "visibility": "workspace:auth-refactor"},
     ),
     "window_delete": Example(
         {"window_name": "old-experiment", "force": True},
@@ -209,6 +220,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "model": "llama-3.1-8b",
             "state": "active",
             "created_at": _CREATED,
+            "visibility": "private",
         },
     ),
     "session_generate": Example(
@@ -241,6 +253,8 @@ EXAMPLES: Final[Mapping[str, Example]] = {
                     "created_at": _CREATED,
                     "token_count": 4096,
                     "updated_at": _LATER,
+                    "owner": "ann",
+                    "visibility": "private",
                 }
             ],
             "count": 1,
@@ -319,6 +333,9 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "turn_delete": Example({"turn": "turn_9b20"}, {"success": True, "deleted_turns": 3}),
     "session_unfreeze": Example(
         {"session_id": "session_abc123"}, {"success": True, "session_id": "session_abc123", "state": "active"}
+    ),
+    "session_share": Example(
+        {"session_id": "session_abc123", "visibility": "tenant"}, {"success": True, "visibility": "tenant"}
     ),
     "session_delete": Example(
         {"session_id": "session_abc123"}, {"success": True, "session_id": "session_abc123"}

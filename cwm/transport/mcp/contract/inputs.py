@@ -17,6 +17,7 @@ from cwm.domain.names import (
     TAG_PATTERN,
     WINDOW_NAME_PATTERN,
 )
+from cwm.domain.visibility import VISIBILITY_PATTERN
 
 MAX_NEW_TOKENS: Final = 32_768
 MAX_CONTINUATION_CHARS: Final = 10_000
@@ -66,6 +67,7 @@ TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Stop: TypeAlias = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=16)]
 
+Visibility: TypeAlias = Annotated[str, Field(pattern=VISIBILITY_PATTERN)]
 TtlSeconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS)]
 Retention: TypeAlias = Literal["guaranteed", "best_effort"]
 SortBy: TypeAlias = Literal["name", "created_at", "token_count", "size"]

@@ -12,6 +12,7 @@ from cwm.domain.engine import Tier
 from cwm.domain.facts import Fact
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn
+from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Window
 from cwm.ports.kv_tier import TierUsage
 from cwm.services.health.inspect import CacheStats, Health
@@ -56,6 +57,7 @@ def frozen(result: Frozen) -> schemas.Frozen:
         "durability": window.durability.value,
         "freeze_time_ms": result.freeze_time_ms,
         "tiers": dict(window.tiers),
+        "visibility": visibility_of(window.circle),
     }
     if window.stored_tier is not None:
         answer["storage_tier"] = _tier(window.stored_tier)
@@ -74,6 +76,7 @@ def thawed(result: Thawed) -> schemas.Thawed:
         "partial": result.partial,
         "verification": result.receipt.evidence.verification.value,
         "receipt": receipt(result.receipt),
+        "visibility": visibility_of(result.session.circle),
     }
     if result.warning is not None:
         answer["warning"] = result.warning
@@ -256,6 +259,8 @@ def _window_item(window: Window) -> schemas.WindowItem:
         "session_id": window.session_id,
         "durability": window.durability.value,
         "retention": window.retention.value,
+        "owner": window.owner,
+        "visibility": visibility_of(window.circle),
     }
     if window.stored_tier is not None:
         answer["storage_tier"] = _tier(window.stored_tier)
@@ -287,6 +292,8 @@ def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Stat
         "durability": window.durability.value,
         "retention": window.retention.value,
         "parent_window": window.parent_window,
+        "owner": window.owner,
+        "visibility": visibility_of(window.circle),
     }
     if window.expires_at is not None:
         answer["expires_at"] = moment(window.expires_at)
@@ -322,6 +329,8 @@ def session_status(status: SessionStatus, *, include_blocks: bool) -> schemas.St
             "updated_at": moment(session.updated_at),
             "frozen_at": moment(session.frozen_at) if session.frozen_at else None,
         },
+        "owner": session.owner,
+        "visibility": visibility_of(session.circle),
     }
     if session.user_metadata:
         answer["metadata"] = session.user_metadata
@@ -354,6 +363,8 @@ def _session_item(session: Session) -> schemas.SessionItem:
         "created_at": moment(session.created_at),
         "token_count": session.token_count,
         "updated_at": moment(session.updated_at),
+        "owner": session.owner,
+        "visibility": visibility_of(session.circle),
     }
     if session.thawed_from is not None:
         answer["thawed_from"] = session.thawed_from
@@ -367,6 +378,7 @@ def session_created(session: Session) -> schemas.SessionCreated:
         "model": session.model,
         "state": _state(session),
         "created_at": moment(session.created_at),
+        "visibility": visibility_of(session.circle),
     }
 
 
@@ -377,6 +389,7 @@ def cloned(clone: Window, source_window: str) -> schemas.Cloned:
         "target_window": clone.name,
         "shared_blocks": clone.block_count,
         "token_count": clone.token_count,
+        "visibility": visibility_of(clone.circle),
     }
 
 

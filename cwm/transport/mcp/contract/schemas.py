@@ -17,6 +17,9 @@ SessionState: TypeAlias = Literal["active", "frozen", "thawed", "expired"]
 Durability: TypeAlias = Literal["pending", "durable", "failed"]
 Health: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
 Retention: TypeAlias = Literal["guaranteed", "best_effort"]
+Visibility: TypeAlias = Annotated[
+    str, Field(description="Who may see it: private (its owner), workspace:<name> or tenant")
+]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -46,6 +49,7 @@ class Frozen(TypedDict):
     tiers: Annotated[
         dict[str, int], Field(description="Number of blocks in each tier when they were proven to be stored")
     ]
+    visibility: Visibility
     warning: NotRequired[str]
 
 
@@ -141,6 +145,7 @@ class Thawed(TypedDict):
         ),
     ]
     receipt: Receipt
+    visibility: Visibility
     continuation: NotRequired[Generated]
     next_step: NotRequired[Annotated[str, Field(description="How to go on, if nothing was continued yet")]]
 
@@ -160,6 +165,8 @@ class WindowItem(TypedDict):
     storage_tier: NotRequired[Annotated[Tier, Field(description="Left out while no block is stored")]]
     retention: Retention
     expires_at: NotRequired[Timestamp]
+    owner: str
+    visibility: Visibility
 
 
 class WindowPage(TypedDict):
@@ -207,6 +214,8 @@ class Status(TypedDict):
     token_count: int
     kv_cache: KvCache
     timestamps: Timestamps
+    owner: str
+    visibility: Visibility
     blocks: NotRequired[list[Block]]
     description: NotRequired[str]
     tags: NotRequired[list[str]]
@@ -238,6 +247,12 @@ class Cloned(TypedDict):
         int, Field(description="Number of blocks that both windows share; none is copied")
     ]
     token_count: int
+    visibility: Visibility
+
+
+class Shared(TypedDict):
+    success: bool
+    visibility: Visibility
 
 
 class Deleted(TypedDict):
@@ -274,6 +289,8 @@ class SessionItem(TypedDict):
     created_at: Timestamp
     token_count: int
     updated_at: Timestamp
+    owner: str
+    visibility: Visibility
     thawed_from: NotRequired[str]
 
 
@@ -411,6 +428,7 @@ class SessionCreated(TypedDict):
     model: str
     state: SessionState
     created_at: Timestamp
+    visibility: Visibility
 
 
 class TierUsage(TypedDict):

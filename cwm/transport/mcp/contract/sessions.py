@@ -29,6 +29,12 @@ async def session_create(
         inputs.Metadata | None,
         Field(description="Any data to store with the session, at most 16 KiB of JSON"),
     ] = None,
+    visibility: Annotated[
+        inputs.Visibility | None,
+        Field(
+            description="Who may see and continue it: private (only you), workspace:<name> (its members) or tenant; the gateway's default if left out"
+        ),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.SessionCreated:
     """Open an empty session: a conversation with the model whose exact tokens CWM keeps.
@@ -39,7 +45,7 @@ async def session_create(
     Errors: CWM-1001 malformed session_id; CWM-1003 other malformed field, or a model that is not served;
     CWM-3001 id is taken; CWM-5001/6001 engine not reachable or too slow (retryable).
     """
-    session = await caller.services.open_session(caller.principal, session_id, model, metadata)
+    session = await caller.services.open_session(caller.principal, session_id, model, metadata, visibility)
     return render.session_created(session)
 
 
@@ -116,9 +122,13 @@ async def session_list(
         str | None,
         Field(description="next_cursor of the previous page; only limit may differ from that call"),
     ] = None,
+    visibility: Annotated[
+        inputs.Visibility | None,
+        Field(description="Only sessions with this visibility: private (yours), workspace:<name> or tenant"),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.SessionList:
-    """List sessions, the newest first. While has_more is true, call again with next_cursor as cursor.
+    """List the sessions that you may see, the newest first. While has_more is true, call again with next_cursor as cursor.
 
     Use it to find a session to continue or to freeze. active: takes turns. thawed: restored from a window,
     takes turns. frozen: saved as a window; thaw the window to continue. expired: idle for too long, or its last
@@ -128,7 +138,8 @@ async def session_list(
     """
     states = None if state_filter is None else frozenset({SessionState(state_filter)})
     query = SessionQuery(states, limit)
-    return render.session_list(await caller.services.browse.sessions(caller.principal, query, cursor))
+    page = await caller.services.browse.sessions(caller.principal, query, cursor, visibility)
+    return render.session_list(page)
 
 
 async def session_delete(
@@ -159,11 +170,30 @@ async def session_unfreeze(
     return {"success": True, "session_id": session.id, "state": "active"}
 
 
+async def session_share(
+    session_id: Annotated[inputs.SessionId, Field(description="Id of a session of yours")],
+    visibility: Annotated[
+        inputs.Visibility, Field(description="private (only you), workspace:<name> (its members) or tenant")
+    ],
+    caller: Caller = CALLER,
+) -> schemas.Shared:
+    """Say who may see a session, read it, go on with it, freeze it and delete it. Its windows stay as they are, but for automatic ones.
+
+    For everybody else the session is not there; only its id stays taken.
+
+    Errors: CWM-1001/1003 malformed field, or a workspace that you are no member of; CWM-2001 no such session;
+    CWM-9002 it is not yours.
+    """
+    await caller.services.share.session(caller.principal, session_id, visibility)
+    return {"success": True, "visibility": visibility}
+
+
 def session_tools() -> list[FunctionTool]:
     return [
         tool(session_create, "Open a session", schemas.SessionCreated),
         tool(session_generate, "Take a turn in a session", schemas.Generated),
         tool(session_list, "List sessions", schemas.SessionList, read_only=True),
         tool(session_unfreeze, "Continue a frozen session", schemas.SessionUnfrozen),
+        tool(session_share, "Say who may see a session", schemas.Shared, idempotent=True),
         tool(session_delete, "Delete a session", schemas.SessionDeleted, destructive=True, idempotent=True),
     ]

@@ -118,6 +118,12 @@ async def turn_branch(
     new_session_id: Annotated[
         inputs.SessionId | None, Field(description="Id for the new session; generated if left out")
     ] = None,
+    visibility: Annotated[
+        inputs.Visibility | None,
+        Field(
+            description="Who may see it: private (only you), workspace:<name> (its members) or tenant; the gateway's default, but no more than see the turn, if left out"
+        ),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.TurnMoved:
     """Open a new session at any turn: it has the turn's exact context and messages, and the old session stays.
@@ -127,7 +133,7 @@ async def turn_branch(
 
     Errors: CWM-1001/1003 malformed field; CWM-2007 no such turn; CWM-3001 new_session_id is taken.
     """
-    session = await caller.services.branches.open(caller.principal, turn, new_session_id)
+    session = await caller.services.branches.open(caller.principal, turn, new_session_id, visibility)
     return {"success": True, "session_id": session.id, "turn": turn, "token_count": session.token_count}
 
 

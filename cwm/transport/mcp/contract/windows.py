@@ -59,6 +59,12 @@ async def window_freeze(
     keep_session: Annotated[
         bool, Field(description="true: the session goes on. false: it becomes frozen and takes no more turns")
     ] = False,
+    visibility: Annotated[
+        inputs.Visibility | None,
+        Field(
+            description="Who may see the window: private (only you), workspace:<name> (its members) or tenant; the gateway's default if left out"
+        ),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Frozen:
     """Save a session's whole context, token for token, as a named window that can be continued later.
@@ -91,6 +97,7 @@ async def window_freeze(
         ttl_seconds=ttl_seconds,
         turn_id=turn,
         keep_session=keep_session,
+        visibility=visibility,
     )
     return render.frozen(result)
 
@@ -112,6 +119,12 @@ async def window_thaw(
             description="Replay the window's canary to verify the restored KV; costs decoding a few tokens"
         ),
     ] = True,
+    visibility: Annotated[
+        inputs.Visibility | None,
+        Field(
+            description="Who may see the new session: private (only you), workspace:<name> (its members) or tenant; the gateway's default, but no more than see the window, if left out"
+        ),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Thawed:
     """Continue from a window: opens a new session that holds its exact context.
@@ -140,6 +153,7 @@ async def window_thaw(
         continuation_prompt,
         accept_template=accept_template,
         verify=verify,
+        visibility=visibility,
     )
     return render.thawed(result)
 
@@ -166,11 +180,15 @@ async def window_list(
         str | None,
         Field(description="next_cursor of the previous page; only limit may differ from that call"),
     ] = None,
+    visibility: Annotated[
+        inputs.Visibility | None,
+        Field(description="Only windows with this visibility: private (yours), workspace:<name> or tenant"),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.WindowPage:
     """Find saved windows: filter, search, sort and page through them.
 
-    Use it to see what can be thawed. A window must match every filter. While has_more is true, call again
+    Use it to see what can be thawed: your windows, those of your workspaces, and those of the whole tenant. A window must match every filter. While has_more is true, call again
     with next_cursor as cursor: no window is skipped or listed twice, however many are added or deleted
     meanwhile. offset works too, but is slower the larger it is. total counts all matches; where there are too
     many to count, total_is_at_least is true and there are at least total. Sizes are in bytes.
@@ -189,7 +207,9 @@ async def window_list(
         offset=offset,
         search=search,
     )
-    return render.window_page(await caller.services.browse.windows(caller.principal, query, cursor))
+    return render.window_page(
+        await caller.services.browse.windows(caller.principal, query, cursor, visibility)
+    )
 
 
 async def window_status(
@@ -243,6 +263,12 @@ async def window_clone(
         inputs.TtlSeconds | None,
         Field(description="Seconds after which the clone is deleted; never if left out"),
     ] = None,
+    visibility: Annotated[
+        inputs.Visibility | None,
+        Field(
+            description="Who may see the clone: private (only you), workspace:<name> (its members) or tenant; the gateway's default, but no more than see the source, if left out"
+        ),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Cloned:
     """Give a window a second name, to keep or branch from on its own.
@@ -263,8 +289,27 @@ async def window_clone(
         tags,
         retention=None if retention is None else Retention(retention),
         ttl_seconds=ttl_seconds,
+        visibility=visibility,
     )
     return render.cloned(clone, source_window)
+
+
+async def window_share(
+    window_name: Annotated[inputs.WindowName, Field(description="Name of a window of yours")],
+    visibility: Annotated[
+        inputs.Visibility, Field(description="private (only you), workspace:<name> (its members) or tenant")
+    ],
+    caller: Caller = CALLER,
+) -> schemas.Shared:
+    """Say who may see a window, thaw it, clone it and delete it. Sessions thawed from it and clones stay as they are.
+
+    For everybody else the window is not there; only its name stays taken.
+
+    Errors: CWM-1002/1003 malformed field, or a workspace that you are no member of; CWM-2002 no such window;
+    CWM-9002 it is not yours.
+    """
+    await caller.services.share.window(caller.principal, window_name, visibility)
+    return {"success": True, "visibility": visibility}
 
 
 async def window_delete(
@@ -303,5 +348,6 @@ def window_tools() -> list[FunctionTool]:
         tool(window_list, "List windows", schemas.WindowPage, read_only=True),
         tool(window_status, "Look at a window or session", schemas.Status, read_only=True),
         tool(window_clone, "Clone a window", schemas.Cloned),
+        tool(window_share, "Say who may see a window", schemas.Shared, idempotent=True),
         tool(window_delete, "Delete a window", schemas.Deleted, destructive=True, idempotent=True),
     ]

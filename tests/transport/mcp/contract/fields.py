@@ -8,6 +8,7 @@ SESSION_ID: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
 WINDOW_NAME: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,128}$"}
 TEXT: Final = {"type": "string"}
 MOMENT: Final = {"type": "string", "format": "date-time"}
+VISIBILITY: Final = {"type": "string", "pattern": "^(private|tenant|workspace:[a-zA-Z0-9_.-]{1,64})$"}
 STATES: Final = ["active", "frozen", "thawed", "expired"]
 
 # tool: (required fields, fields)
@@ -104,16 +105,19 @@ ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
         "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
         "turn": SESSION_ID,
         "keep_session": {"type": "boolean", "default": False},
+        "visibility": VISIBILITY,
     },
     "window_clone": {
         "retention": {"type": "string", "enum": ["guaranteed", "best_effort"]},
         "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
+        "visibility": VISIBILITY,
     },
-    "window_list": {"cursor": {"type": "string"}},
-    "session_list": {"cursor": {"type": "string"}},
+    "window_list": {"cursor": {"type": "string"}, "visibility": VISIBILITY},
+    "session_list": {"cursor": {"type": "string"}, "visibility": VISIBILITY},
     "window_thaw": {
         "accept_template": {"type": "boolean", "default": False},
         "verify": {"type": "boolean", "default": True},
+        "visibility": VISIBILITY,
     },
 }
 

@@ -41,6 +41,8 @@ OURS = {
     "session_generate",
     "session_delete",
     "session_unfreeze",
+    "session_share",
+    "window_share",
     "turn_log",
     "turn_show",
     "turn_diff",
@@ -87,13 +89,13 @@ async def test_a_tool_takes_exactly_the_fields_of_the_contract(tools: dict[str, 
     assert sorted(schema.get("required", [])) == sorted(required)
 
 
-async def test_a_tool_takes_fewer_than_ten_fields_but_for_those_of_decisions_0041_and_0046(
+async def test_a_tool_takes_fewer_than_ten_fields_but_for_those_of_decisions_0041_0046_and_0048(
     tools: dict[str, Tool],
 ) -> None:
     counts = {name: len(tool.input_schema["properties"]) for name, tool in tools.items()}
     assert {name: count for name, count in counts.items() if count >= 10} == {
-        "window_freeze": 10,
-        "window_list": 10,
+        "window_freeze": 11,
+        "window_list": 11,
         "result_query": 12,
     }
     required = [len(tool.input_schema.get("required", ())) for tool in tools.values()]
@@ -152,7 +154,8 @@ async def test_hints_tell_what_reads_what_destroys_and_what_may_be_repeated(tool
     hints = {name: tool.annotations for name, tool in tools.items()}
     assert {n for n, h in hints.items() if h and h.read_only_hint} == READ_ONLY
     assert {n for n, h in hints.items() if h and h.destructive_hint} == DELETING
-    assert {n for n, h in hints.items() if h and h.idempotent_hint} == READ_ONLY | DELETING | {"turn_revert"}
+    repeated = {n for n, h in hints.items() if h and h.idempotent_hint}
+    assert repeated == READ_ONLY | DELETING | {"turn_revert", "session_share", "window_share"}
     assert {n for n, h in hints.items() if h and h.open_world_hint} == set()
 
 
