@@ -1,4 +1,4 @@
-"""A whole gateway that serves two tenants, one of which owns a thing of every kind."""
+"""A whole gateway that serves two tenants, or two users of one, one of which owns a thing of every kind."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from typing import Any, Final
 import httpx2
 from fastapi import FastAPI
 from redis import Redis
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Row, delete, select
 
 from cwm.adapters.local.secret import signing_secrets
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.tables import metadata
 from cwm.app import assemble
+from cwm.domain.access import OF_AN_AGENT
 from cwm.domain.cursor import Cursors, Position
 from cwm.domain.principal import Principal
 from cwm.domain.results import Part, PartKind, handle_of
 from cwm.domain.tool_policy import ToolPolicy
+from cwm.domain.visibility import circle_of
 from cwm.settings import ABSENT, Database, Engine, Isolation, Retention, Settings, Shared
 from cwm.wiring.parts import Parts, build_parts
 from tests.adapters.vllm.fake_vllm import fake_vllm
@@ -33,7 +35,7 @@ from tests.transport.mcp.wire import wired
 
 A: Final = "zq7amber"
 B: Final = "beryl"
-"""Two tenants. Whatever is A's has A's name in it, so that it is known wherever it turns up."""
+"""Two tenants, or two users. Whatever is A's has A's name in it, so that it is known wherever it turns up."""
 NOBODY: Final = "zq7nobody"
 """In place of it, in names of things that there are not."""
 
@@ -48,14 +50,24 @@ class TwoTenants:
     unknown: Mapping[str, str]
     """The same for things that there are not."""
     redis_url: str | None
+    of_one: bool
+    """A and B are users of one tenant. What its users share, shared context, is not A's."""
 
     async def everything_of_a(self) -> dict[Any, Any]:
         """What is kept of A, byte for byte."""
 
         def rows(connection: Connection) -> dict[str, Any]:
             tables = [table for table in metadata.sorted_tables if "tenant" in table.c]
-            found = {t.name: connection.execute(select(t).where(t.c.tenant == A)).all() for t in tables}
-            return {name: sorted(map(repr, each)) for name, each in found.items()}
+            found = {t.name: connection.execute(select(t)).all() for t in tables}
+            return {
+                name: sorted(repr(row) for row in rows if mine(name, row)) for name, rows in found.items()
+            }
+
+        def mine(table: str, row: Row[Any]) -> bool:
+            if self.of_one:
+                # What B asks for is on record.
+                return A in repr(row) and table != "audit_log"
+            return bool(row.tenant == A)
 
         kept: dict[Any, Any] = dict(await self.parts.base.database.read(rows))
         if self.redis_url is not None:
@@ -71,25 +83,31 @@ class TwoTenants:
 
 @asynccontextmanager
 async def two_tenants(
-    folder: Path, database: Database, redis_url: str | None = None
+    folder: Path, database: Database, redis_url: str | None = None, *, of_one: bool = False
 ) -> AsyncIterator[TwoTenants]:
+    """With ``of_one`` whoever is named by ``x-tenant`` is a user of one tenant, in which sessions are private."""
     async with fake_vllm() as vllm:
         settings = Settings(
             database=database,
             engine=Engine(vllm_url=vllm.url, lmcache_url=ABSENT, coordinator_url=ABSENT),
-            isolation=Isolation(secret="a test's secret", secret_file=folder / "secret"),
+            isolation=Isolation(
+                secret="a test's secret",
+                secret_file=folder / "secret",
+                session_visibility="private" if of_one else "tenant",
+            ),
             shared=Shared(shared_store_url=redis_url),
             # Nobody but the test changes anything.
             retention=Retention(reconcile_seconds=86_400, patrol_windows=0),
         )
         await schema.upgrade(settings.database.url())
         built = build_parts(settings)
-        access = replace(built.base.access, identity=HeaderIdentity())
+        identity = UserIdentity() if of_one else HeaderIdentity()
+        access = replace(built.base.access, identity=identity)
         parts = replace(built, base=replace(built.base, access=access))
         app = assemble(settings, parts)
         async with serving(app, app.state.end_streams) as url:
-            owned = await _own(url, parts, settings)
-            yield TwoTenants(url, app, parts, owned, _unknown(owned, settings), redis_url)
+            owned = await _own(url, parts, _user(A) if of_one else Principal(A, "agent"), of_one=of_one)
+            yield TwoTenants(url, app, parts, owned, _unknown(owned, settings), redis_url, of_one)
             await parts.base.database.write(_empty)
 
 
@@ -103,20 +121,37 @@ def _empty(connection: Connection) -> None:
             connection.execute(delete(table))
 
 
-async def _own(url: str, parts: Parts, settings: Settings) -> dict[str, str]:
+class UserIdentity:
+    """Users of one tenant, who say who they are."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        return _user(headers.get("x-tenant", "somebody"))
+
+
+def _user(name: str) -> Principal:
+    return Principal("acme", name, OF_AN_AGENT)
+
+
+async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[str, str]:
     """Give A one thing of every kind, of which some can be made only by asking for it."""
-    who = Principal(A, "agent")
     window = await freeze(
-        parts.base.registry, f"{A}-w", "c1", tenant=A, description=f"{A} description", tags=(f"{A}-tag",)
+        parts.base.registry,
+        f"{A}-w",
+        "c1",
+        tenant=who.tenant,
+        description=f"{A} description",
+        tags=(f"{A}-tag",),
+        owner=who.subject,
+        circle=circle_of("private" if of_one else "tenant", who),
     )
-    policy = ToolPolicy(shared=True)
+    policy = ToolPolicy(shared=not of_one)
     part = Part(PartKind.JSON, "application/json", json.dumps({"text": f"{A} " * 9000}).encode())
     result = await parts.services.results.keep(who, f"{A}_tool", "a1", [part], policy)
     async with fastmcp_agent(url, MODERN, A) as agent, wired(url) as wire:
         session = (await agent.call("session_create", {"session_id": f"{A}-s", "metadata": {"of": A}})).value
         await agent.call("session_generate", {"session_id": f"{A}-s", "text": f"{A} said"})
         handle = (await agent.call("agent_session_create")).value["agent_session"]
-        for scope in ("tenant", f"workspace:{A}", "session"):
+        for scope in ("session",) if of_one else ("tenant", f"workspace:{A}", "session"):
             where = {"scope": scope, "agent_session": handle}
             await agent.call("context_set", {"key": f"{A}/key", "value": f"{A} value", **where})
             await agent.call("context_snapshot", {"label": f"{A}-label", **where})

@@ -126,9 +126,10 @@ async def freeze(
     ids: tuple[int, ...] = IDS,
     **given: Any,
 ) -> Window:
-    """A durable window of a session of its own, named after it."""
+    """A durable window of a session of its own, named after it, of the same owner in the same circle."""
     session_id = f"of-{name}"
-    await registry.add_session(a_session(session_id, tenant, token_count=len(ids)), ids)
+    whose = {field: given[field] for field in ("owner", "circle") if field in given}
+    await registry.add_session(a_session(session_id, tenant, token_count=len(ids), **whose), ids)
     window = a_window(
         name, tenant, session_id=session_id, snapshot_id=digest(ids), token_count=len(ids), **given
     )
