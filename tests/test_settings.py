@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.app import create_app
-from cwm.settings import GROUPS, Settings, SettingsError, load
+from cwm.settings import GROUPS, Auth, Isolation, Settings, SettingsError, load
 from cwm.settings.load import settings_from
 
 
@@ -189,6 +189,15 @@ def test_an_address_beyond_loopback_is_refused_without_authentication(tmp_path: 
     with pytest.raises(SettingsError, match="CWM_ALLOW_UNAUTHENTICATED"):
         create_app(load(environ))
     create_app(load({**environ, "CWM_ALLOW_UNAUTHENTICATED": "true"}))
+
+
+def test_sessions_are_private_where_requests_are_authenticated_unless_it_is_said_otherwise() -> None:
+    assert Settings().session_visibility() == "tenant"
+    known = Auth(api_keys=True)
+    assert Settings(auth=known).session_visibility() == "private"
+    assert Settings(auth=known).isolation.window_visibility == "tenant"
+    shared = Isolation(session_visibility="tenant")
+    assert Settings(auth=known, isolation=shared).session_visibility() == "tenant"
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -102,7 +102,7 @@ class Isolation(Group):
     )
     cache_scope: CacheScope = Field(
         CacheScope.TENANT,
-        description="Who shares KV: a whole tenant, or one lineage of sessions ('session').",
+        description="Who shares KV: a whole tenant, or one lineage of sessions ('session'; requests without a session: one caller).",
     )
     session_visibility: Literal["private", "tenant"] | None = Field(
         None,
