@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event, text
 
+from cwm.domain.access import AccessScope
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnSource
@@ -26,9 +27,12 @@ from cwm_bench.harness.agents import Agent
 from cwm_bench.harness.figures import median
 from cwm_bench.harness.goals import percentile
 from cwm_bench.harness.servers import cpu_ms
-from cwm_bench.scale.rows import TENANT, WINDOWS_A_SESSION, made_at, name_of, session_id_of
+from cwm_bench.scale.rows import ASKER, TENANT, WINDOWS_A_SESSION, made_at, name_of, session_id_of
 
-WHO: Final = Principal(TENANT, "agent")
+WHO: Final = Principal(TENANT, ASKER, frozenset(AccessScope))
+"""Sees everything in the tenant."""
+MEMBER: Final = Principal(TENANT, ASKER)
+"""The same without a scope: sees what is its own or its tenant's, three quarters of all."""
 
 _NOWHERE: Final = "http://127.0.0.1:9"
 _WARM: Final = 3
@@ -171,6 +175,15 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[QueryT
         await time_of(case.name, partial(browse.windows, WHO, case.query), deep=case.deep)
         for case in cases(count)
     ]
+    timed += [
+        await time_of(
+            f"{case.name}, of one's own",
+            partial(browse.windows, MEMBER, case.query),
+            deep=case.query.offset > 0,
+        )
+        for case in cases(count)
+        if not case.deep
+    ]
     half = count * 9 // 20
     for name, query, skipped in (
         *((sort.value, WindowQuery(sort_by=sort), half) for sort in WindowSort),
@@ -181,7 +194,7 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[QueryT
             await time_of(f"half-way by cursor, {name}", partial(browse.windows, WHO, query, cursor))
         )
     timed += [
-        await time_of(f"sessions, {what}", partial(browse.sessions, WHO, SessionQuery(states, 100)))
+        await time_of(f"sessions, {what}", partial(browse.sessions, MEMBER, SessionQuery(states, 100)))
         for what, states in (
             ("all", None),
             *((state.value, frozenset({state})) for state in (SessionState.ACTIVE, SessionState.EXPIRED)),

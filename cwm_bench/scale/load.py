@@ -24,7 +24,7 @@ from cwm.adapters.http.sockets import AsyncioBackend
 from cwm_bench.harness import rpc
 from cwm_bench.harness.goals import percentile
 from cwm_bench.harness.servers import Server
-from cwm_bench.scale.rows import TENANT, WINDOWS_A_SESSION, name_of, session_id_of, tenant_of
+from cwm_bench.scale.rows import ASKER, TENANT, WINDOWS_A_SESSION, name_of, owner_of, session_id_of, tenant_of
 
 CALLS_PER_SECOND: Final = 200
 _SAMPLE_SECONDS: Final = 5.0
@@ -228,7 +228,9 @@ class _Arguments:
         self.chance = random.Random(1)  # noqa: S311 - nothing is guarded by it
         self._count, self._handle = count, handle
         sessions = range(count // WINDOWS_A_SESSION)
-        self._sessions = [number for number in sessions if tenant_of(number) == TENANT]
+        self._sessions = [
+            number for number in sessions if (tenant_of(number), owner_of(number)) == (TENANT, ASKER)
+        ]
         self._clones: list[str] = []
         self._made = 0
 

@@ -1,6 +1,6 @@
 """The rows of a large team's registry, which depend only on the number of its windows.
 
-One tenant has nine tenths of everything, nine others share the rest. A session has a hundred windows: four snapshots, each
+One tenant has nine tenths of everything, nine others share the rest. A fifth is private to others than who asks. A session has a hundred windows: four snapshots, each
 frozen once and cloned 24 times. It has as many turns, each of which continues the one before. Models change over the years;
 a few tags are on many windows and most on few.
 """
@@ -25,11 +25,14 @@ from cwm.adapters.sql.window_list.terms import search_values, term_values
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.messages import message_of
 from cwm.domain.prefix import digest
+from cwm.domain.principal import OWNER
+from cwm.domain.principal import TENANT as EVERYBODY
 from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import Message, Turn, TurnState
 from cwm.domain.window import Durability, Retention, Window
 
 TENANT: Final = "default"
+ASKER: Final = "local"
 WINDOWS_A_SESSION: Final = 100
 
 _CLONES: Final = 25
@@ -76,6 +79,16 @@ def tenant_of(session: int) -> str:
     return TENANT if session % 10 else f"tenant-{session // 10 % 9}"
 
 
+def owner_of(session: int) -> str:
+    """Who made a session and its windows: mostly the principal of a gateway without authentication."""
+    return f"agent-{session % 97}" if session % 10 in {2, 3} else ASKER
+
+
+def is_private(session: int) -> bool:
+    """Whether only its owner sees it: all of others, a twentieth of the asker's."""
+    return owner_of(session) != ASKER or session % 20 == 4
+
+
 def name_of(number: int) -> str:
     """The name of the ``number``-th window."""
     project, task = _PROJECTS[number // 25 % 8], _TASKS[number // 200 % 8]
@@ -101,7 +114,7 @@ def _add_session(batch: Batch, session: int, first: int, size: int, count: int) 
     record = Session(
         tenant=tenant,
         id=session_id_of(session),
-        owner=f"agent-{session % 97}",
+        owner=owner_of(session),
         model=_model(first / count, chance),
         state=_state(chance),
         salt_scope=f"tenant:{tenant}",
@@ -110,6 +123,7 @@ def _add_session(batch: Batch, session: int, first: int, size: int, count: int) 
         created_at=at,
         updated_at=at + timedelta(minutes=chance.randrange(1, 600)),
         frozen_at=at,
+        circle=f"{OWNER}{owner_of(session)}" if is_private(session) else EVERYBODY,
     )
     rows = list(_turns(record, session, size))
     batch.add(sessions, session_values(record) | standing(rows[-1]) | {"thawed_from_uid": None})
@@ -236,6 +250,7 @@ def _window(
         retention=Retention.BEST_EFFORT if chance.random() < 0.2 else Retention.GUARANTEED,
         expires_at=_BEGAN + 2 * _YEARS if chance.random() < 0.1 else None,
         proven_at=None if failed else at,
+        circle=session.circle,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -24,7 +24,7 @@ async def people(sqlite_url: str, tmp_path: Path) -> AsyncIterator[tuple[Run, Ru
     """Ann's and Bob's commands. Both have keys of the workspace ``design``; a session ``s`` and a window ``w`` are Ann's, and private."""
     database = open_database(sqlite_url)
     registry = SqlRegistry(database)
-    whose = {"owner": "key:ann", "circle": "owner:key:ann"}
+    whose: dict[str, Any] = {"owner": "key:ann", "circle": "owner:key:ann"}
     await freeze(registry, "w", tenant="default", **whose)
     await registry.add_session(a_session("s", "default", **whose), ())
     await database.dispose()

@@ -26,6 +26,9 @@ class Tokens:
         del token
         return AccessToken(ISSUER, "ann", "cli", frozenset({"windows:read"}), self.claims)
 
+    async def aclose(self) -> None:
+        return
+
 
 async def principal(claims: dict[str, Any], claim: str | None = "groups") -> Principal:
     identity = Authentication("acme", SystemClock(), Tokens(claims), workspace_claim=claim)

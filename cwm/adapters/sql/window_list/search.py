@@ -11,13 +11,14 @@ A list is read in one of three ways, the first that applies:
 So a page takes a few ms among a million windows, and totals are exact where counting takes no longer than that.
 
 A reader's list is that of the circles that it is in. If they hold only some of the tenant's windows, each that is not
-empty is searched for itself, and the pages are merged.
+empty is searched for itself, and the pages are merged; if the query has a filter, they are first looked for together, with a
+check of each row's circle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from math import prod
@@ -28,10 +29,10 @@ from sqlalchemy import Connection, Row, Select
 
 from cwm.adapters.sql.rows import window_of
 from cwm.adapters.sql.window_list import terms
-from cwm.adapters.sql.window_list.statements import ESCAPE, QueryShape, Statements, statements_of
+from cwm.adapters.sql.window_list.statements import ESCAPE, WHOLE, QueryShape, Statements, statements_of
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import MAX_DESCRIPTION_CHARS, is_storable
-from cwm.domain.window import Window, WindowList, WindowQuery, WindowSort
+from cwm.domain.window import WindowList, WindowQuery, WindowSort
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LAST_OFFSET: Final = 2**62
@@ -69,52 +70,72 @@ def find(
     if not _can_match(query):
         return WindowList([], 0, has_more=False)
     counts = terms.counts(connection, tenant, [*_terms(query), *circles])
-    held = {term: counts.pop(term) for term in circles}
-    if not all(counts.values()):
+    held = {term: windows for term in circles if (windows := counts.pop(term))}
+    if not all(counts.values()) or (query.circles is not None and not held):
         return WindowList([], 0, has_more=False)
+    search = _Search(connection, tenant, query, counts, limits)
     if query.circles is None or sum(held.values()) == counts[terms.ALL]:
-        return _seen(query, _Search(connection, tenant, query, counts, limits).page())
-    own = [term for term in circles if held[term]]
+        return search.listed(search.page())
+    own = {circles[term]: windows for term, windows in held.items()}
+    if (len(counts) > 1 or query.search) and (found := replace(search, within=own).found_soon()):
+        return search.listed(found)
     if query.offset > _MERGED_OFFSET and len(own) > 1:
         raise InvalidParameterError(
             f"offset: at most {_MERGED_OFFSET} where windows of several circles are listed; page with next_cursor.",
             field="offset",
         )
-    whole = query if len(own) < 2 else replace(query, limit=query.offset + query.limit, offset=0)
-    pages = [
-        _Search(connection, tenant, whole, counts | {term: held[term]}, limits, circles[term]).page()
-        for term in own
+    each = [
+        replace(search, circle=circle, counts=counts | {terms.circle_term(circle): windows})
+        for circle, windows in own.items()
     ]
-    return _seen(query, pages[0]) if len(pages) == 1 else _merged(query, pages)
+    if len(each) == 1:
+        return each[0].listed(each[0].page())
+    to_its_end = replace(query, limit=query.offset + query.limit, offset=0)
+    page = _merged(query, [replace(one, query=to_its_end, keys_only=True).page() for one in each])
+    return search.listed(replace(page, rows=_whole(connection, tenant, page.rows)))
 
 
-def _seen(query: WindowQuery, page: WindowList) -> WindowList:
-    """The page without windows that came into another circle since they were counted."""
-    if query.circles is None:
-        return page
-    return replace(page, windows=[each for each in page.windows if each.circle in query.circles])
+def _whole(connection: Connection, tenant: str, keys: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+    """The windows' rows, in the order of their keys."""
+    if not keys:
+        return []
+    values = {"tenant": tenant, "names": [row.name for row in keys]}
+    by_name = {row.name: row for row in connection.execute(WHOLE, values)}
+    return [by_name[row.name] for row in keys if row.name in by_name]
 
 
-def _merged(query: WindowQuery, pages: list[WindowList]) -> WindowList:
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Rows of windows, or of their sort keys, and what :class:`WindowList` says of them."""
+
+    rows: Sequence[Row[Any]]
+    total: int
+    has_more: bool
+    exact: bool
+
+
+def _merged(query: WindowQuery, pages: Sequence[_Page]) -> _Page:
     """One page from the first ones of several lists, each of which reaches to its end."""
-
-    def place(window: Window) -> Any:
-        mark = query.mark(window)
-        return mark.value, mark.name
-
-    windows = sorted((each for page in pages for each in page.windows), key=place, reverse=query.descending)
+    width = 1 if query.sort_by is WindowSort.NAME else 2
+    rows = sorted(
+        (row for page in pages for row in page.rows), key=lambda row: row[:width], reverse=query.descending
+    )
     end = query.offset + query.limit
-    return WindowList(
-        windows[query.offset : end],
+    return _Page(
+        rows[query.offset : end],
         sum(page.total for page in pages),
-        has_more=len(windows) > end or any(page.has_more for page in pages),
-        total_exact=all(page.total_exact for page in pages),
+        has_more=len(rows) > end or any(page.has_more for page in pages),
+        exact=all(page.exact for page in pages),
     )
 
 
 @dataclass(frozen=True)
 class _Search:
-    """One search, in one ``circle`` or in all. ``counts`` is the number of the tenant's windows with each term, and in all."""
+    """One search. ``counts`` is the number of the tenant's windows with each term of the query, and in all.
+
+    The windows are those in ``circle``, whose term is among the counts; or those ``within`` some circles, which each row
+    is checked for, with the number of windows in each; or all.
+    """
 
     connection: Connection
     tenant: str
@@ -122,23 +143,38 @@ class _Search:
     counts: dict[str, int]
     limits: RowLimits
     circle: str | None = None
+    within: Mapping[str, int] = field(default_factory=dict)
+    keys_only: bool = False
 
-    def page(self) -> WindowList:
+    def listed(self, page: _Page) -> WindowList:
+        """The page's windows, without those that came into another circle since they were counted."""
+        windows, circles = [window_of(row) for row in page.rows], self.query.circles
+        seen = [window for window in windows if circles is None or window.circle in circles]
+        return WindowList(seen, page.total, page.has_more, page.exact)
+
+    def found_soon(self) -> _Page | None:
+        """The page, unless it may take collecting all windows of a term."""
+        fewest = self.limits.gathered // (2 if self._statements.looks_up else 1)
+        if min(self.counts.values()) <= fewest:
+            return self._gathered()
+        return self._walked() or (None if self._grams is None else self._gathered())
+
+    def page(self) -> _Page:
         if self._statements.is_indexed:
             return self._indexed()
         if self._few:
             return self._gathered()
         return self._walked() or self._gathered()
 
-    def _indexed(self) -> WindowList:
+    def _indexed(self) -> _Page:
         """The page, read from an index that contains exactly the matches."""
         total = self._known_total
         counted = self._count(self._statements.counted) if total is None else total
         exact = total is not None or counted <= self.limits.counted
         rows = self._read(self._statements.indexed)
-        return self._listed(rows, min(counted, total or self.limits.counted), exact=exact)
+        return self._page(rows, min(counted, total or self.limits.counted), exact=exact)
 
-    def _walked(self) -> WindowList | None:
+    def _walked(self) -> _Page | None:
         """The page, if the first rows in its order contain all of it and one more match."""
         first = self.limits.looked_up if self._statements.looks_up else self.limits.walked
         rows = self._read(self._statements.walked, {"passed": 0, "walked": first})
@@ -150,7 +186,7 @@ class _Search:
             rows = self._read(self._statements.walked, {"passed": passed, "walked": further - passed})
         if len(rows) <= self.query.limit:
             return None
-        return self._listed(rows, rows[0][-1], exact=self._known_total is not None)
+        return self._page(rows, rows[0][-1], exact=self._known_total is not None)
 
     @property
     def _further(self) -> int:
@@ -161,6 +197,7 @@ class _Search:
         pieces = self._grams[: len(self._grams) - len(self._lasting_terms)]
         matching = terms.estimate(self.connection, pieces) if pieces else windows
         matching *= prod(self.counts[term] / windows for term in self._terms)
+        matching *= sum(self.within.values()) / windows if self.within else 1
         a_match = self.limits.passed / (2 if self._statements.looks_up else 1)
         rows = min(int(matching * a_match), self.limits.walked_on)
         return rows if rows * matching / windows > self.query.offset + self.query.limit else 0
@@ -174,7 +211,7 @@ class _Search:
     def _few(self) -> bool:
         return min(self.counts.values()) <= self.limits.gathered
 
-    def _gathered(self) -> WindowList:
+    def _gathered(self) -> _Page:
         """The page from all matches, collected by the most selective index."""
         statements, dialect = self._statements, self.connection.dialect.name
         grams = None if self._few else self._grams
@@ -185,8 +222,8 @@ class _Search:
         parameters = {} if grams is None else {"grams": terms.gram_parameter(dialect, grams)}
         rows = self._read(page, parameters)
         if not rows and (self.query.offset or self.query.after):
-            return self._listed([], self._count(count, parameters))
-        return self._listed(rows, rows[0][-1] if rows else 0)
+            return self._page([], self._count(count, parameters))
+        return self._page(rows, rows[0][-1] if rows else 0)
 
     @cached_property
     def _terms(self) -> list[str]:
@@ -214,6 +251,8 @@ class _Search:
                 tags=len(query.tags),
                 model=query.model is not None,
                 circle=self.circle is not None,
+                within=bool(self.within),
+                keys_only=self.keys_only,
                 search=bool(query.search),
                 created_after=query.created_after is not None,
                 created_before=query.created_before is not None,
@@ -233,6 +272,7 @@ class _Search:
             "tenant": self.tenant,
             "model": query.model,
             "circle": self.circle,
+            "circles": [*self.within],
             "search": _escaped(self._search_text),
             "created_after": _utc(query.created_after),
             "created_before": _utc(query.created_before),
@@ -260,7 +300,7 @@ class _Search:
     def _known_total(self) -> int | None:
         """The exact total if it is stored, which is only so for all windows and for single terms."""
         bounded = self.query.created_after is not None or self.query.created_before is not None
-        if self.query.search or bounded or len(self.counts) > 2:
+        if self.query.search or bounded or self.within or len(self.counts) > 2:
             return None
         return min(self.counts.values())
 
@@ -270,9 +310,9 @@ class _Search:
     def _count(self, count: Select[Any], more: Mapping[str, Any] = _NOTHING) -> int:
         return int(self.connection.execute(count, {**self._values, **more}).scalar_one())
 
-    def _listed(self, rows: Sequence[Row[Any]], total: int, *, exact: bool = True) -> WindowList:
-        page = [window_of(row) for row in rows[: self.query.limit]]
-        return WindowList(page, total, has_more=len(rows) > len(page), total_exact=exact)
+    def _page(self, rows: Sequence[Row[Any]], total: int, *, exact: bool = True) -> _Page:
+        page = rows[: self.query.limit]
+        return _Page(page, total, has_more=len(rows) > len(page), exact=exact)
 
 
 def _terms(query: WindowQuery) -> list[str]:

@@ -43,7 +43,7 @@ _SHAPES_CACHED: Final = 512
 class QueryShape:
     """The parts of a query that change its statements; all other parts are parameters.
 
-    ``terms`` and ``tags`` are numbers of them, ``onward`` means after a mark, ``spanned`` means limited to the time
+    ``terms`` and ``tags`` are numbers of them, ``circle`` means that one is a term, ``within`` that rows are checked for several, ``onward`` means after a mark, ``spanned`` means limited to the time
     range in which windows have all terms.
     """
 
@@ -53,11 +53,13 @@ class QueryShape:
     tags: int
     model: bool
     circle: bool
+    within: bool
     search: bool
     created_after: bool
     created_before: bool
     onward: bool
     total_known: bool
+    keys_only: bool
     spanned: bool
 
     @property
@@ -160,7 +162,7 @@ class Statements:
         return self._read(matching, _count(matching))
 
     def _read(self, matching: FromClause, *more: ColumnElement[Any]) -> Select[Any]:
-        """The page's windows and the next one, each with the columns ``more``."""
+        """The page's windows and the next one, or only their sort keys, each with the columns ``more``."""
         page = (
             select(matching)
             .where(*self._after(matching))
@@ -169,6 +171,8 @@ class Statements:
             .offset(_number("offset"))
             .subquery()
         )
+        if self.shape.keys_only:
+            return select(*(page.c[key] for key in self._keys), *more).order_by(*self._order(page))
         whole = select(*WINDOW, *more).join(
             page, and_(windows.c.tenant == _TENANT, windows.c.name == page.c.name)
         )
@@ -182,7 +186,8 @@ class Statements:
         order of time ``window_terms`` is faster, because the list can begin where the term does.
         """
         alone = self.shape.terms == 1 and not self.shape.search
-        return termed if alone or (self.shape.by_time and self.shape.terms) else window_search
+        lasting_terms = self.shape.terms - self.shape.circle
+        return termed if alone or (self.shape.by_time and lasting_terms) else window_search
 
     def _rows(self, source: Table, *, placed: bool = True) -> Select[Any]:
         """The sort keys of the source's rows.
@@ -216,14 +221,26 @@ class Statements:
                 clauses.append(of.c.model == bindparam("model"))
             if self.shape.circle:
                 clauses.append(of.c.circle == bindparam("circle"))
+            if self.shape.within:
+                clauses.append(of.c.circle.in_(_CIRCLES))
             clauses += [_contains(of.c.tags, f"tag_{number}") for number in range(self.shape.tags)]
             if self.shape.search:
                 clauses.append(_contains(of.c.words, "search"))
             return clauses
         clauses += [_has_term(of, _term(number)) for number in range(1, self.shape.terms)]
-        if self.shape.search:
-            clauses.append(_says(of))
+        if self.shape.search or self.shape.within:
+            clauses.append(self._found(of))
         return clauses
+
+    def _found(self, of: FromClause) -> ColumnElement[bool]:
+        """The condition on a window's row of ``window_search``."""
+        row = window_search.alias()
+        clauses = [row.c.tenant == of.c.tenant, row.c.name == of.c.name]
+        if self.shape.search:
+            clauses.append(_contains(row.c.words, "search"))
+        if self.shape.within:
+            clauses.append(row.c.circle.in_(_CIRCLES))
+        return select(row.c.id).where(*clauses).scalar_subquery().is_not(None)
 
     @property
     def _keys(self) -> list[str]:
@@ -242,6 +259,11 @@ class Statements:
 
 
 _TENANT: Final[BindParameter[str]] = bindparam("tenant")
+_CIRCLES: Final[BindParameter[Any]] = bindparam("circles", expanding=True)
+WHOLE: Final = select(*WINDOW).where(
+    windows.c.tenant == _TENANT, windows.c.name.in_(bindparam("names", expanding=True))
+)
+"""The windows with these names."""
 
 
 def _term(number: int) -> BindParameter[str]:
@@ -267,9 +289,3 @@ def _has_term(of: FromClause, term: BindParameter[str]) -> ColumnElement[bool]:
     other = termed.alias()
     same = (other.c.tenant == of.c.tenant, other.c.created_at == of.c.created_at, other.c.name == of.c.name)
     return select(other.c.name).where(other.c.term == term, *same).scalar_subquery().is_not(None)
-
-
-def _says(of: FromClause) -> ColumnElement[bool]:
-    same = (window_search.c.tenant == of.c.tenant, window_search.c.name == of.c.name)
-    row_id = select(window_search.c.id).where(*same, _contains(window_search.c.words, "search"))
-    return row_id.scalar_subquery().is_not(None)
