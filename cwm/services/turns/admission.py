@@ -21,8 +21,8 @@ from cwm.domain.names import require_session_id
 from cwm.domain.principal import Principal
 from cwm.domain.session import LIVE, Session, SessionState
 from cwm.domain.turn import Message, Profile
-from cwm.ports.clock import Clock
 from cwm.domain.visibility import Right
+from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine
 from cwm.ports.registry import Registry
 from cwm.ports.turn_wire import TurnRequest

@@ -9,8 +9,9 @@ from uuid import uuid4
 
 from cwm.domain.conversation import Capture, CapturePolicies, ClientConversation, chains, session_id_beside
 from cwm.domain.principal import Principal
-from cwm.domain.session import SessionState
+from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import Message
+from cwm.domain.visibility import Right, may
 from cwm.ports.registry import Registry
 
 FOUND_BY: Final = "found_by"
@@ -67,7 +68,7 @@ class Conversations:
         turn = await self.registry.turn_with_chain(principal.tenant, principal.subject, candidates)
         if turn is not None and (answered or turn.abandoned or again):
             session = await self.registry.session(principal.tenant, turn.session_id)
-            if session is not None and session.owner == principal.subject and session.model == model:
+            if session is not None and _is_own(principal, session) and session.model == model:
                 return Captured(session.id, {}, values[-1])
         return Captured(f"conversation_{uuid4().hex[:12]}", {FOUND_BY: "content"}, values[-1])
 
@@ -75,15 +76,19 @@ class Conversations:
         return self.policies.of(principal.tenant, single_user=self.single_user)
 
     async def _own(self, principal: Principal, session_id: str, model: str) -> str:
-        """The id, or one beside it where that is a session of somebody else, of another model, or a deleted one's."""
+        """The id, or one beside it where that is a session of somebody else or not seen any more, of another model, or a deleted one's."""
         chosen = session_id
         for number in range(_OTHER_IDS):
             session = await self.registry.session(principal.tenant, chosen, any_state=True)
             if session is None or (
-                session.owner == principal.subject
+                _is_own(principal, session)
                 and session.model == model
                 and session.state is not SessionState.DELETED
             ):
                 break
             chosen = session_id_beside(session_id, principal.subject, model, str(number))
         return chosen
+
+
+def _is_own(principal: Principal, session: Session) -> bool:
+    return session.owner == principal.subject and may(principal, session.circle, Right.USE)

@@ -18,7 +18,7 @@ BEGINNING = [user("The port is 8731. Never use eval."), assistant("Noted.")]
 
 
 async def test_a_turn_that_goes_on_from_a_summary_says_from_what_and_what_is_gone(cwm: Gateway) -> None:
-    compactions = Compactions(History(cwm.registry))
+    compactions = Compactions(History(cwm.registry, cwm.thaw.journal))
     await cwm.open_session(ANN, "s1")
     before = await took(cwm, FIRST, messages=BEGINNING[:1], text="Noted.")
     with pytest.raises(TurnNotFoundError):

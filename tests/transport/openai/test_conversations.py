@@ -96,6 +96,20 @@ async def test_a_sub_agent_has_a_session_of_its_own_that_names_its_parent(
     assert session.metadata == {"found_by": "client", "parent_session": parent}
 
 
+@pytest.mark.parametrize("headers", [{}, CLAUDE])
+async def test_who_left_the_workspace_of_a_conversation_goes_on_in_another_session(
+    cwm: Gateway, headers: dict[str, str]
+) -> None:
+    session_id, said = await say(cwm, HEY, headers=headers)
+    session = await cwm.registry.session(TENANT, session_id or "")
+    assert session is not None
+    assert await cwm.registry.share_session(session, "workspace:left")
+    other, said = await say(cwm, *said, ON, headers=headers)
+    assert other not in {None, session_id}
+    assert (await say(cwm, *said, ON, headers=headers))[0] == other
+    assert len(await numbers(cwm, session_id)) == 1
+
+
 async def test_a_conversation_without_a_name_is_found_by_its_last_answer(cwm: Gateway) -> None:
     session_id, said = await say(cwm, HEY)
     assert session_id is not None
