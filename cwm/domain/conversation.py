@@ -69,6 +69,11 @@ def session_id_beside(session_id: str, *reasons: str) -> str:
     return f"{session_id[:_BEGINNING_CHARS]}_{_digest(session_id, *reasons)[:_DIGEST_CHARS]}"
 
 
+def is_for(session_id: str, wanted: str) -> bool:
+    """Whether a session has the wanted id, or one beside it."""
+    return session_id == wanted or session_id.startswith(f"{wanted[:_BEGINNING_CHARS]}_")
+
+
 def chains(messages: Sequence[Message]) -> list[str]:
     """A digest of what was said up to each message. Dates before and in the first question do not count."""
     chain, values, opening = "", [], True

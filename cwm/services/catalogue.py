@@ -16,6 +16,7 @@ from cwm.services.sessions.open_session import OpenSession
 from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
+from cwm.services.turns.conversations import Conversations
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.history import History
 from cwm.services.windows.browse import Browse
@@ -34,6 +35,7 @@ class Services:
     branches: Branches
     compare: Compare
     compactions: Compactions
+    conversations: Conversations
     freeze: Freeze
     thaw: Thaw
     clone: Clone

@@ -180,7 +180,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     )
 
     conversations = Conversations(
-        registry, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
+        registry, clock, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
     )
 
     async def thawed(

@@ -103,6 +103,7 @@ def build_parts(settings: Settings) -> Parts:
         branches=Branches(base.registry, base.journal, base.clock, settings.session_visibility()),
         compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
         compactions=Compactions(history),
+        conversations=engine_side.conversations,
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,
         clone=engine_side.clone,

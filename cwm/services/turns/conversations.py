@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 from uuid import uuid4
 
-from cwm.domain.conversation import Capture, CapturePolicies, ClientConversation, chains, session_id_beside
+from cwm.domain.conversation import (
+    Capture,
+    CapturePolicies,
+    ClientConversation,
+    chains,
+    is_for,
+    session_id_beside,
+)
+from cwm.domain.errors import InvalidParameterError, SessionNotFoundError
 from cwm.domain.principal import Principal
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import LIVE, Session, SessionQuery, SessionState
 from cwm.domain.turn import Message
 from cwm.domain.visibility import Right, may
+from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 
 FOUND_BY: Final = "found_by"
@@ -19,6 +29,10 @@ PARENT: Final = "parent_session"
 
 _ANSWERS: Final = 8
 _OTHER_IDS: Final = 8
+_LATELY: Final = timedelta(hours=1)
+_LISTED: Final = 200
+_LOOKED_AT: Final = 16
+_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,7 @@ class Conversations:
     """Principals never share a session that was found, whatever their clients call it or say in it."""
 
     registry: Registry
+    clock: Clock
     policies: CapturePolicies = field(default_factory=CapturePolicies)
     single_user: bool = False
 
@@ -72,6 +87,47 @@ class Conversations:
                 return Captured(session.id, {}, values[-1])
         return Captured(f"conversation_{uuid4().hex[:12]}", {FOUND_BY: "content"}, values[-1])
 
+    async def current(
+        self, principal: Principal, conversation: ClientConversation | None, call_id: str | None
+    ) -> str:
+        """The id of the session of the conversation that the principal's agent is in.
+
+        By the client's id of the ``conversation``; else by the tool call with which its model answered; else the only one
+        that the principal used within an hour. CWM-1003 names several, CWM-2001 if there is none.
+        """
+        sessions = await self._used_last(principal)
+        if conversation is not None:
+            named = [each.id for each in sessions if is_for(each.id, conversation.session_id)]
+            if named:
+                return named[0]
+        for session in sessions[:_LOOKED_AT] if call_id is not None else ():
+            turn = await self.registry.current_turn(principal.tenant, session.id)
+            messages = await self.registry.turn_messages(turn) if turn is not None else []
+            if messages and call_id in _calls(messages[-1]):
+                return session.id
+        if not sessions:
+            raise SessionNotFoundError(
+                "You have had no conversation through this gateway in the last hour: name a session_id."
+            )
+        if len(sessions) > 1:
+            raise InvalidParameterError(
+                "You have more than one conversation; say which with session_id.",
+                field="session_id",
+                sessions=[session.id for session in sessions[:_NAMED]],
+            )
+        return sessions[0].id
+
+    async def _used_last(self, principal: Principal) -> list[Session]:
+        """The principal's own live sessions of the last hour, the last used first."""
+        query = SessionQuery(LIVE, limit=_LISTED, circles=principal.circles)
+        since = self.clock.now() - _LATELY
+        own = [
+            session
+            for session in await self.registry.sessions(principal.tenant, query)
+            if _is_own(principal, session) and session.updated_at >= since
+        ]
+        return sorted(own, key=lambda session: session.updated_at, reverse=True)
+
     def policy(self, principal: Principal) -> Capture:
         return self.policies.of(principal.tenant, single_user=self.single_user)
 
@@ -92,3 +148,13 @@ class Conversations:
 
 def _is_own(principal: Principal, session: Session) -> bool:
     return session.owner == principal.subject and may(principal, session.circle, Right.USE)
+
+
+def _calls(message: Message) -> set[str]:
+    """The ids of the tool calls in an answer."""
+    calls = message.content.get("tool_calls")
+    return (
+        {str(call.get("id")) for call in calls if isinstance(call, dict)}
+        if isinstance(calls, list)
+        else set()
+    )

@@ -178,7 +178,7 @@ async def gateway(
                 open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
                 scopes=scopes,
                 continuation=Continuation(registry, Grow(engine), _without_windows),
-                conversations=Conversations(registry, capture),
+                conversations=Conversations(registry, clock, capture),
                 journal=journal,
                 limits=limits,
                 clock=clock,

@@ -11,13 +11,17 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.turn import TurnSource
 from cwm.services.turns.history import MAX_TURNS
 from cwm.transport.mcp.contract import inputs, render, schemas
+from cwm.transport.mcp.contract.conversation import session_of
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 
 async def turn_log(
     session_id: Annotated[
-        inputs.SessionId | None, Field(description="Id of a session; give this or window_name")
+        inputs.SessionId | None,
+        Field(
+            description="Id of a session; the conversation you are in if this and window_name are left out"
+        ),
     ] = None,
     window_name: Annotated[
         inputs.WindowName | None, Field(description="Name of a window; give this or session_id")
@@ -38,6 +42,8 @@ async def turn_log(
 
     Errors: CWM-1001/1002/1003 malformed or missing field; CWM-2001 no such session; CWM-2002 no such window.
     """
+    if window_name is None:
+        session_id = await session_of(caller, session_id)
     log = await caller.services.history.log(caller.principal, _source(session_id, window_name), limit, before)
     return render.turn_log(log)
 
@@ -62,12 +68,14 @@ async def turn_show(
 ) -> schemas.TurnShown:
     """Read what was said up to a turn: the messages of its context as the client sent and got them, oldest first.
 
-    Give exactly one of turn, session_id and window_name. The last message is the turn's answer. messages is empty,
+    Give at most one of turn, session_id and window_name; without any it is the conversation you are in. The last message is the turn's answer. messages is empty,
     with a warning, where a context was recorded without messages: as token ids, or before CWM kept them.
 
     Errors: CWM-1001/1002/1003 malformed or missing field; CWM-2001 no such session; CWM-2002 no such window;
     CWM-2007 no such turn, or it has no answer yet.
     """
+    if turn is None and window_name is None:
+        session_id = await session_of(caller, session_id)
     source = _source(session_id, window_name, turn)
     content = await caller.services.history.show(caller.principal, source, tokens=include_tokens)
     return render.turn_shown(content, message_format)
@@ -109,12 +117,19 @@ async def turn_left_out(
     Errors: CWM-1001/1003 malformed or missing field; CWM-2001 no such session; CWM-2007 no such turn, or no
     compaction.
     """
+    if turn is None:
+        session_id = await session_of(caller, session_id)
     result = await caller.services.compactions.left_out(caller.principal, _source(session_id, None, turn))
     return render.left_out(result)
 
 
 async def turn_branch(
-    turn: Annotated[inputs.TurnId, Field(description="Id of the turn to go on from")],
+    turn: Annotated[
+        inputs.TurnId | None,
+        Field(
+            description="Id of the turn to go on from; the current one of the conversation you are in if left out"
+        ),
+    ] = None,
     new_session_id: Annotated[
         inputs.SessionId | None, Field(description="Id for the new session; generated if left out")
     ] = None,
@@ -133,6 +148,9 @@ async def turn_branch(
 
     Errors: CWM-1001/1003 malformed field; CWM-2007 no such turn; CWM-3001 new_session_id is taken.
     """
+    if turn is None:
+        own = TurnSource(session_id=await session_of(caller, None))
+        turn = (await caller.services.history.show(caller.principal, own)).turn.id
     session = await caller.services.branches.open(caller.principal, turn, new_session_id, visibility)
     return {"success": True, "session_id": session.id, "turn": turn, "token_count": session.token_count}
 

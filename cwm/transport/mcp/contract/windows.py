@@ -12,15 +12,19 @@ from cwm.domain.names import MAX_TAGS
 from cwm.domain.window import DEFAULT_PAGE, Retention, WindowQuery, WindowSort
 from cwm.services.windows.browse import MAX_PAGE
 from cwm.transport.mcp.contract import inputs, render, schemas
+from cwm.transport.mcp.contract.conversation import session_of
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 
 async def window_freeze(
-    session_id: Annotated[inputs.SessionId, Field(description="Id of the session to freeze")],
     window_name: Annotated[
         inputs.WindowName, Field(description="Name of the new window; must not be in use")
     ],
+    session_id: Annotated[
+        inputs.SessionId | None,
+        Field(description="Id of the session to freeze; the conversation you are in if left out"),
+    ] = None,
     description: Annotated[
         inputs.Description | None,
         Field(description="What this context contains, so that it can be found again"),
@@ -57,8 +61,11 @@ async def window_freeze(
         Field(description="A turn from turn_log to save instead of the current one; the session goes on"),
     ] = None,
     keep_session: Annotated[
-        bool, Field(description="true: the session goes on. false: it becomes frozen and takes no more turns")
-    ] = False,
+        bool | None,
+        Field(
+            description="true: the session goes on. false: it becomes frozen and takes no more turns. Left out: false for a session_id, true for the conversation you are in"
+        ),
+    ] = None,
     visibility: Annotated[
         inputs.Visibility | None,
         Field(
@@ -70,7 +77,7 @@ async def window_freeze(
     """Save a session's whole context, token for token, as a named window that can be continued later.
 
     Use it before a context would be lost or overwritten, at a point worth branching from, or to hand a
-    context to another agent. The session takes no more turns afterwards, unless you keep it or name a turn: thaw the
+    context to another agent, or, without session_id, to keep this very conversation. The session takes no more turns afterwards, unless you keep it or name a turn: thaw the
     window to continue, as often as you like. A window never changes. Titles, summaries and sub-agents under the same
     session id are not saved: the context is that of the conversation's last turn. A turn in flight that continues it is waited for.
 
@@ -87,7 +94,7 @@ async def window_freeze(
     """
     result = await caller.services.freeze(
         caller.principal,
-        session_id,
+        await session_of(caller, session_id),
         window_name,
         description or "",
         tags,
@@ -96,7 +103,7 @@ async def window_freeze(
         retention=Retention(retention),
         ttl_seconds=ttl_seconds,
         turn_id=turn,
-        keep_session=keep_session,
+        keep_session=session_id is None if keep_session is None else keep_session,
         visibility=visibility,
     )
     return render.frozen(result)
@@ -214,7 +221,10 @@ async def window_list(
 
 async def window_status(
     session_id: Annotated[
-        str | None, Field(description="Id of the session to look at; give this or window_name")
+        str | None,
+        Field(
+            description="Id of the session to look at; the conversation you are in if this and window_name are left out"
+        ),
     ] = None,
     window_name: Annotated[
         str | None, Field(description="Name of the window to look at; give this or session_id")
@@ -224,24 +234,24 @@ async def window_status(
 ) -> schemas.Status:
     """Look at one window or one session: state, size, and where its KV cache is now.
 
-    Give exactly one of session_id and window_name. A session that can take turns is active or thawed. The
+    Without session_id and window_name it is the conversation you are in. A session that can take turns is active or thawed. The
     state of a window is always frozen; its durability says whether its blocks are proven to be stored
     (durable), still being stored (pending), or could not be stored (failed: failure says why, and the window
     can still be thawed). kv_cache.hit_rate is the share (0-1) of the blocks that some tier holds now; it is
     left out when the cache does not answer. Sizes are in bytes.
 
-    Errors: CWM-1001/1002 malformed id or name; CWM-1003 both or neither given; CWM-2001 no such session;
+    Errors: CWM-1001/1002 malformed id or name; CWM-1003 both given, or neither and you are in several conversations; CWM-2001 no such session;
     CWM-2002 no such window.
     """
     browse = caller.services.browse
-    if session_id is not None and window_name is None:
-        session = await browse.session(caller.principal, session_id)
+    if window_name is None:
+        session = await browse.session(caller.principal, await session_of(caller, session_id))
         return render.session_status(session, include_blocks=include_blocks)
-    if window_name is not None and session_id is None:
+    if session_id is None:
         window = await browse.window(caller.principal, window_name)
         return render.window_status(window, include_blocks=include_blocks)
     raise InvalidParameterError(
-        "Give exactly one of session_id and window_name.",
+        "Give session_id or window_name, not both.",
         field="session_id",
         fields=["session_id", "window_name"],
     )

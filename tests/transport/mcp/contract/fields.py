@@ -14,7 +14,7 @@ STATES: Final = ["active", "frozen", "thawed", "expired"]
 # tool: (required fields, fields)
 INPUTS: Final[dict[str, tuple[list[str], dict[str, Any]]]] = {
     "window_freeze": (
-        ["session_id", "window_name"],
+        ["window_name"],
         {
             "session_id": SESSION_ID,
             "window_name": WINDOW_NAME,
@@ -104,7 +104,7 @@ ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
         },
         "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
         "turn": SESSION_ID,
-        "keep_session": {"type": "boolean", "default": False},
+        "keep_session": {"type": "boolean"},
         "visibility": VISIBILITY,
     },
     "window_clone": {

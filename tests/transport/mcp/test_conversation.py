@@ -1,0 +1,70 @@
+"""Tools without a session id: they work on the conversation that the calling agent is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+
+from cwm.domain.messages import message_of
+from cwm.domain.principal import Principal
+from cwm.services.turns.placement import Said
+from cwm.services.turns.turns import Answered
+from tests.contracts.nouns import a_session
+from tests.transport.mcp.gateway import Agent, Gateway, ToolReply
+
+HELLO: Final = message_of({"role": "user", "content": "Hello"})
+
+
+async def talked(gateway: Gateway, agent: Agent, session_id: str, call_id: str = "") -> None:
+    """A session of one turn just now, in whose answer the model calls a tool."""
+    session = a_session(session_id, agent.tenant, owner="agent", created_at=datetime.now(UTC))
+    await gateway.parts.base.registry.add_session(session, ())
+    call = {"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    answer = message_of({"role": "assistant", "content": "Hm.", "tool_calls": [call]})
+    with gateway.parts.engine_side.turns.begin(Principal(agent.tenant, "agent"), session_id) as turn:
+        await turn.ask(session, Said([HELLO]))
+        await turn.record(Answered((1, 2, 3), 2, answer))
+
+
+async def asked(agent: Agent, tool: str, meta: Mapping[str, Any], **arguments: Any) -> ToolReply:
+    result = await agent.client.call_tool_mcp(tool, arguments, meta=dict(meta))
+    return ToolReply(bool(result.is_error), result.content[0].text, result.structured_content)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"threadId": "two"},
+        {"sessionId": "two", "threadId": "two"},
+        {"sessionId": "two"},
+        {"claudecode/toolUseId": "call_two"},
+        {"threadId": "unknown", "claudecode/toolUseId": "call_two"},
+    ],
+)
+@pytest.mark.parametrize("tool", ["window_status", "turn_log", "turn_show"])
+async def test_an_agent_is_in_the_conversation_that_its_client_names_or_called_from(
+    agent: Agent, gateway: Gateway, tool: str, meta: Mapping[str, Any]
+) -> None:
+    for number in ("one", "two", "three"):
+        await talked(gateway, agent, number, f"call_{number}")
+    answer = (await asked(agent, tool, meta)).value
+    assert answer["id" if tool == "window_status" else "session_id"] == "two"
+
+
+async def test_an_agent_in_one_conversation_need_not_say_which(agent: Agent, gateway: Gateway) -> None:
+    assert (await asked(agent, "turn_log", {})).error["code"] == "CWM-2001"
+    others: dict[str, dict[str, Any]] = {
+        "of-yesterday": {"owner": "agent"},
+        "of-another": {"owner": "ann", "updated_at": datetime.now(UTC)},
+    }
+    for session_id, fields in others.items():
+        await gateway.parts.base.registry.add_session(a_session(session_id, agent.tenant, **fields), ())
+    await talked(gateway, agent, "one")
+    assert (await asked(agent, "turn_log", {})).value["session_id"] == "one"
+    assert (await asked(agent, "turn_branch", {}, new_session_id="b")).value["token_count"] == 3
+    refusal = (await asked(agent, "turn_log", {})).error
+    assert refusal["code"] == "CWM-1003"
+    assert sorted(refusal["context"]["sessions"]) == ["b", "one"]
