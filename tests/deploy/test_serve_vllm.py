@@ -148,8 +148,11 @@ def test_variables_replace_what_fits(machine: Machine) -> None:
 def test_another_chat_template_is_used_and_decides_what_fits(machine: Machine, tmp_path: Path) -> None:
     template = tmp_path / "glm.jinja"
     template.write_text("<tool_call><arg_key>")
-    flags = machine.flags(CWM_CHAT_TEMPLATE=str(template))
-    assert (flags["--chat-template"], flags["--tool-call-parser"]) == (str(template), "glm45")
+    for flags in (
+        machine.flags(CWM_CHAT_TEMPLATE=str(template)),
+        machine.flags("--chat-template", str(template)),
+    ):
+        assert (flags["--chat-template"], flags["--tool-call-parser"]) == (str(template), "glm45")
 
 
 def test_further_arguments_are_added_and_a_parser_among_them_is_the_one(machine: Machine) -> None:

@@ -49,12 +49,12 @@ def arguments_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
     if taken := sorted(_flags(argv) & _flags(further)):
         raise ValueError(f"CWM_ENGINE_ARGS has {', '.join(taken)}, which CWM sets itself")
     arguments = [*argv, *further]
-    template = Path(environ["CWM_CHAT_TEMPLATE"]) if environ.get("CWM_CHAT_TEMPLATE") else None
-    if template is not None:
-        if not template.is_file():
+    if template := environ.get("CWM_CHAT_TEMPLATE"):
+        if not Path(template).is_file():
             raise ValueError(f"CWM_CHAT_TEMPLATE is {template}, which is no file")
-        arguments += ["--chat-template", str(template)]
-    fitting = parsers_for(ModelFiles.read(_model(arguments), template))
+        arguments += ["--chat-template", template]
+    template = _value(arguments, "--chat-template")
+    fitting = parsers_for(ModelFiles.read(_value(arguments, "--model"), Path(template) if template else None))
     tool, reasoning = (
         _chosen(kind, name, arguments, environ)
         for kind, name in zip(("tool", "reasoning"), fitting, strict=True)
@@ -82,8 +82,7 @@ def _parser_flag(kind: str) -> str:
 
 
 def _sentence(arguments: Sequence[str]) -> str:
-    by_flag = dict(pairwise(arguments))
-    tool, reasoning = by_flag.get("--tool-call-parser"), by_flag.get("--reasoning-parser")
+    tool, reasoning = (_value(arguments, _parser_flag(kind)) for kind in ("tool", "reasoning"))
     thoughts = f", thoughts as {reasoning}" if reasoning else ""
     return f"vLLM reads tool calls as {tool}{thoughts}" if tool else _NO_TOOLS
 
@@ -92,11 +91,13 @@ def _flags(arguments: Sequence[str]) -> set[str]:
     return {each.partition("=")[0].replace("_", "-") for each in arguments if each.startswith("--")}
 
 
-def _model(arguments: Sequence[str]) -> str:
-    spelled = [
-        part for each in arguments for part in each.split("=", 1 if each.startswith("--model=") else 0)
-    ]
-    return next((after for flag, after in pairwise(spelled) if flag == "--model"), "")
+def _value(arguments: Sequence[str], flag: str) -> str:
+    """What stands behind ``flag``, in either spelling; empty if it is not there."""
+    for argument, after in pairwise([*arguments, ""]):
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            return value if equals else after
+    return ""
 
 
 def main() -> None:
@@ -104,7 +105,7 @@ def main() -> None:
     argv = [each for each in sys.argv[1:] if each != _CHECK]
     try:
         arguments, sentence = arguments_of(argv, os.environ)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         sys.exit(str(error))
     print(sentence, flush=True)
     if _CHECK not in sys.argv:
