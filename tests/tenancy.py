@@ -160,6 +160,7 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         ]
         mcp_session = await wire.session(x_tenant=A)
         turn = (await agent.call("turn_log", {"session_id": f"{A}-s"})).value["current_turn"]
+        await agent.call("turn_tag", {"tag": f"{A}-t", "turn": turn})
     assert session["session_id"] == f"{A}-s"
     return {
         "session_id": f"{A}-s",
@@ -179,6 +180,7 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         "handle": result.handle,
         "cursor": cursor,
         "turn": turn,
+        "tag": f"{A}-t",
         "left": f"turn:{turn}",
         "right": f"window:{window.name}",
         "model": A,

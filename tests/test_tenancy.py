@@ -33,6 +33,8 @@ SCOPES_OF_A_USER: Final = ("session",)
 # Arguments that name nothing which could be another's, and what to send in them where one is needed.
 NAMELESS: Final[Mapping[str, Any]] = {
     "accept_template": None,
+    "action": None,
+    "all_tags": None,
     "before": None,
     "branch_token": None,
     "canary": False,
@@ -199,6 +201,7 @@ async def test_lists_hold_nothing_of_anothers(tenants: TwoTenants, b: Client[Any
     for tool in await b.list_tools():
         if not tool.input_schema.get("required") and tool.name not in EITHER:
             assert A not in await answered(b, tool.name, {}), tool.name
+    assert A not in await answered(b, "turn_log", {"all_tags": True})
 
 
 def spelled(template: str, names: Mapping[str, str], scopes: Sequence[str]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,12 +11,14 @@ import typer
 from cwm.cli.console import confirm_deletion, end_with_json, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.windows import VisibilityOption
-from cwm.cli.wording import count, moment
+from cwm.cli.wording import comma_list, count, moment
 
-app = typer.Typer(no_args_is_help=True, help="List, read, compare and branch the turns of sessions.")
+app = typer.Typer(no_args_is_help=True, help="List, read, compare, name and branch the turns of sessions.")
 
 Session = Annotated[str | None, typer.Argument(help="Id of the session.", metavar="[SESSION]")]
-TurnId = Annotated[str, typer.Argument(help="Id of the turn, from `cwm turns log`.", metavar="TURN")]
+TurnId = Annotated[
+    str, typer.Argument(help="Id of the turn, from `cwm turns log`, or tag:NAME.", metavar="TURN")
+]
 WindowOption = Annotated[str | None, typer.Option("--window", help="A window instead of a session.")]
 
 
@@ -34,9 +36,12 @@ def log(
         url, "turn_log", {"session_id": session, "window_name": window, "limit": limit, "before": before}
     )
     end_with_json(answer, as_json=as_json)
+    names: dict[str, list[str]] = {}
+    for each in answer["tags"]:
+        names.setdefault(each["turn"], []).append(each["tag"])
     print_table(
-        ("", "NO", "TURN", "FROM", "TOKENS", "CACHED", "LEFT AT", "LINE", "ASKED", "CLIENT"),
-        [_row(turn, answer.get("current_turn")) for turn in answer["turns"]],
+        ("", "NO", "TURN", "TAGS", "FROM", "TOKENS", "CACHED", "LEFT AT", "LINE", "ASKED", "CLIENT"),
+        [_row(turn, answer.get("current_turn"), names.get(turn["id"], [])) for turn in answer["turns"]],
         none="There are no turns.",
     )
     if "next_before" in answer:
@@ -47,7 +52,9 @@ def log(
 def show(
     session: Session = None,
     window: WindowOption = None,
-    turn: Annotated[str | None, typer.Option("--turn", help="A turn instead of a session.")] = None,
+    turn: Annotated[
+        str | None, typer.Option("--turn", help="A turn, or tag:NAME, instead of a session.")
+    ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add the token ids, in JSON.")] = False,
     message_format: Annotated[
         Literal["text", "openai", "anthropic"],
@@ -72,7 +79,9 @@ def show(
 
 @app.command()
 def diff(
-    left: Annotated[str, typer.Argument(help="session:ID, window:NAME or turn:ID.", metavar="LEFT")],
+    left: Annotated[
+        str, typer.Argument(help="session:ID, window:NAME, turn:ID or tag:NAME.", metavar="LEFT")
+    ],
     right: Annotated[str, typer.Argument(help="What to compare it with.", metavar="RIGHT")],
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -155,12 +164,42 @@ def delete(
     print(f"Deleted {count(answer['deleted_turns'], 'turn')}.")
 
 
-def _row(turn: Mapping[str, Any], current: str | None) -> tuple[str, ...]:
+@app.command()
+def tag(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the tag; without it the tags are listed.", metavar="[NAME]")
+    ] = None,
+    turn: Annotated[str | None, typer.Argument(help="The turn to name.", metavar="[TURN]")] = None,
+    move: Annotated[bool, typer.Option("--move", help="Also if the tag names another turn.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Name a turn, so that it stays and tag:NAME stands for it; or list or remove such names."""
+    if name is None:
+        answer = call(url, "turn_log", {"all_tags": True})
+        end_with_json(answer["tags"], as_json=as_json)
+        rows = [
+            (each["tag"], each["turn"], each["session_id"], each["author"], moment(each["created_at"]))
+            for each in answer["tags"]
+        ]
+        print_table(("TAG", "TURN", "SESSION", "BY", "SINCE"), rows, none="There are no tags.")
+        return
+    action = "delete" if delete else "move" if move else "create"
+    answer = call(url, "turn_tag", {"tag": name, "turn": turn, "action": action})
+    end_with_json(answer, as_json=as_json)
+    print(
+        f"{'Removed t' if delete else 'T'}ag {name} {'of' if delete else 'names'} {answer['turn']} of session {answer['session_id']}."
+    )
+
+
+def _row(turn: Mapping[str, Any], current: str | None, tags: Sequence[str]) -> tuple[str, ...]:
     origin = f"{turn['relation']} {turn['parent']} at {turn['parent_at']:,}" if "parent" in turn else ""
     return (
         "*" if turn["id"] == current else "",
         str(turn["number"]),
         turn["id"],
+        comma_list(tags),
         origin,
         f"{turn['token_count']:,}" if turn["state"] == "ended" else turn["state"],
         f"{turn['cached_tokens']:,}" if "cached_tokens" in turn else "",

@@ -112,7 +112,9 @@ def freeze(
     ttl: Ttl = None,
     turn: Annotated[
         str | None,
-        typer.Option(help="A turn of `cwm turns log` instead of the current one; the session goes on."),
+        typer.Option(
+            help="A turn of `cwm turns log`, or tag:NAME, instead of the current one; the session goes on."
+        ),
     ] = None,
     keep_session: Annotated[
         bool, typer.Option("--keep-session", help="Let the session go on; default: it takes no more turns.")

@@ -167,6 +167,12 @@ class UnrelatedTurnError(CwmError):
     code, kind = "CWM-3008", ErrorKind.CONFLICT
 
 
+class TurnTagExistsError(CwmError):
+    """The tag names another turn; it has to be moved."""
+
+    code, kind = "CWM-3009", ErrorKind.CONFLICT
+
+
 class StorageWriteError(CwmError):
     code, kind, retryable = "CWM-4001", ErrorKind.STORAGE, True
 

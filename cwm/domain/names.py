@@ -10,12 +10,16 @@ from cwm.domain.errors import InvalidParameterError, InvalidSessionIdError, Inva
 SESSION_ID_PATTERN: Final = r"^[a-zA-Z0-9_-]{1,64}$"
 WINDOW_NAME_PATTERN: Final = r"^[a-zA-Z0-9_-]{1,128}$"
 TAG_PATTERN: Final = r"^[a-zA-Z0-9_-]{1,32}$"
+TURN_TAG_PATTERN: Final = r"^[a-zA-Z0-9._-]{1,64}$"
+TURN_PATTERN: Final = r"^(tag:)?[a-zA-Z0-9._-]{1,64}$"
+"""The id of a turn, or ``tag:NAME``."""
 MAX_TAGS: Final = 10
 MAX_DESCRIPTION_CHARS: Final = 1000
 
 _SESSION_ID = re.compile(SESSION_ID_PATTERN[1:-1])
 _WINDOW_NAME = re.compile(WINDOW_NAME_PATTERN[1:-1])
 _TAG = re.compile(TAG_PATTERN[1:-1])
+_TURN_TAG = re.compile(TURN_TAG_PATTERN[1:-1])
 
 
 def require_session_id(value: str) -> str:
@@ -44,6 +48,15 @@ def require_tags(values: list[str]) -> list[str]:
             f"At most {MAX_TAGS} tags, each 1 to 32 letters, digits, '_' or '-'.", field="tags"
         ).refusing(" ".join(tag for tag in distinct if not _TAG.fullmatch(tag)))
     return distinct
+
+
+def require_turn_tag(value: str) -> str:
+    """Return ``value`` or raise CWM-1003."""
+    if not _TURN_TAG.fullmatch(value):
+        raise InvalidParameterError(
+            "The name of a tag is 1 to 64 letters, digits, '.', '_' or '-'.", field="tag"
+        ).refusing(value)
+    return value
 
 
 def is_storable(value: str) -> bool:

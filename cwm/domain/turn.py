@@ -11,9 +11,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.domain.names import require_session_id, require_window_name
+from cwm.domain.names import require_session_id, require_turn_tag, require_window_name
 from cwm.domain.prefix import TokenIds
 
+TAG: Final = "tag:"
+"""Begins the name of a tag where a turn is named: no turn's id has a colon."""
 _ID_CHARS: Final = 64
 
 
@@ -92,6 +94,18 @@ class TurnParts:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnTag:
+    """A tenant's name for a recorded turn. It keeps the turn, and those that its context consists of."""
+
+    tenant: str
+    name: str
+    session_id: str
+    turn_id: str
+    author: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class TurnQuery:
     """At most ``limit`` turns of a session, the newest first, with numbers below ``before`` (None: any) and from ``first`` on."""
 
@@ -102,7 +116,7 @@ class TurnQuery:
 
 @dataclass(frozen=True, slots=True)
 class TurnSource:
-    """What names a context: exactly one of a session (its current turn), a window and a turn."""
+    """What names a context: exactly one of a session (its current turn), a window and a turn (its id, or ``tag:NAME``)."""
 
     session_id: str | None = None
     window_name: str | None = None
@@ -110,7 +124,7 @@ class TurnSource:
 
     @classmethod
     def parse(cls, text: str, field: str) -> TurnSource:
-        """``session:ID``, ``window:NAME`` or ``turn:ID``. CWM-1003 names ``field``."""
+        """``session:ID``, ``window:NAME``, ``turn:ID`` or ``tag:NAME``. CWM-1003 names ``field``."""
         kind, _, name = text.partition(":")
         if name and kind == "session":
             return cls(session_id=require_session_id(name))
@@ -118,4 +132,6 @@ class TurnSource:
             return cls(window_name=require_window_name(name))
         if name and kind == "turn":
             return cls(turn_id=name[:_ID_CHARS])
-        raise InvalidParameterError(f"{field} is session:ID, window:NAME or turn:ID.", field=field)
+        if name and kind == "tag":
+            return cls(turn_id=f"{TAG}{require_turn_tag(name)}")
+        raise InvalidParameterError(f"{field} is session:ID, window:NAME, turn:ID or tag:NAME.", field=field)

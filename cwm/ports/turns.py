@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
-from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery
+from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
 
 
 class TurnRecords(Protocol):
@@ -46,9 +46,23 @@ class TurnRecords(Protocol):
     async def remove_branch(self, turn: Turn) -> int:
         """Remove an ended turn and all that came from it, and return how many turns that were.
 
-        Nothing changes with CWM-3004, when one of them is the session's current turn or in a window, and with CWM-3002
+        Nothing changes with CWM-3004, when one of them is the session's current turn, in a window or has a tag, and with CWM-3002
         (retryable) while a turn of the session is in flight.
         """
+
+    async def tag(self, tag: TurnTag, *, move: bool = False) -> TurnTag | None:
+        """Name an ended turn, and return the tag that has the name now: another turn's, which stays unless ``move``.
+
+        None when there is no such ended turn.
+        """
+
+    async def untag(self, tenant: str, name: str) -> TurnTag | None:
+        """Remove a tag and return it, if there is one. Turns of a deleted session that only it kept go with it."""
+
+    async def tags(
+        self, tenant: str, session_id: str | None = None, circles: frozenset[str] | None = None
+    ) -> list[TurnTag]:
+        """The newest 1,000 tags: of the turns of one session, or of all sessions in one of ``circles`` (in any if None)."""
 
     async def unfreeze(self, session: Session, at: datetime) -> Session | None:
         """Make a frozen or expired session active again; its windows stay. None when it is neither, or not that session."""
@@ -56,7 +70,8 @@ class TurnRecords(Protocol):
     async def drop_turn(self, turn: Turn) -> None:
         """Forget an asked turn that left no answer. Nothing changes if it ended."""
 
-    async def turn(self, tenant: str, turn_id: str) -> Turn | None: ...
+    async def turn(self, tenant: str, turn_id: str) -> Turn | None:
+        """The turn with this id, or the one that the tag of ``tag:NAME`` names."""
 
     async def current_turn(self, tenant: str, session_id: str) -> Turn | None:
         """The turn whose context is the session's; None before the first, and for an unknown session."""

@@ -76,6 +76,24 @@ async def test_contexts_are_compared_and_gone_back_to(stocked: tuple[str, list[s
     assert cwm(tmp_path, "turns", "delete", second, "--yes", "--url", url).stdout == "Deleted 1 turn.\n"
 
 
+async def test_turns_are_named_and_gone_back_to_by_name(
+    stocked: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    url, (first, second) = stocked
+    assert cwm(tmp_path, "turns", "tag", "--url", url).stdout == "There are no tags.\n"
+    named = cwm(tmp_path, "turns", "tag", "v1", first, "--url", url).stdout
+    assert named == f"Tag v1 names {first} of session s.\n"
+    refused(cwm(tmp_path, "turns", "tag", "v1", second, "--url", url), "CWM-3009")
+    log = cwm(tmp_path, "turns", "log", "s", "--url", url, COLUMNS="300").stdout
+    assert [line.split()[1:3] for line in log.splitlines() if " v1 " in line] == [[first, "v1"]]
+    assert first in cwm(tmp_path, "turns", "tag", "--url", url, COLUMNS="300").stdout
+    assert "First." in cwm(tmp_path, "turns", "show", "--turn", "tag:v1", "--url", url).stdout
+    assert "of 42 and 72 tokens" in cwm(tmp_path, "turns", "diff", "tag:v1", "session:s", "--url", url).stdout
+    removed = cwm(tmp_path, "turns", "tag", "v1", "--delete", "--url", url).stdout
+    assert removed == f"Removed tag v1 of {first} of session s.\n"
+    refused(cwm(tmp_path, "turns", "show", "--turn", "tag:v1", "--url", url), "CWM-2007")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -15,7 +15,7 @@ from cwm.domain.errors import CwmError
 from cwm.domain.intent import Debt
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery, SessionState
-from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery
+from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
 from cwm.domain.window import Window, WindowQuery
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import (
@@ -67,6 +67,10 @@ def _turn(tenant: str, name: str) -> Turn:
     )
 
 
+def _tag(tenant: str, name: str) -> TurnTag:
+    return TurnTag(tenant, f"tag-{name}", f"of-{name}", f"t-{name}", "ann", LATER)
+
+
 async def _end_intents(registry: Registry, tenant: str, name: str) -> Any:
     """Also those of the other tenant, by their ids and under this one's name."""
     for intent in await registry.intents_of_every_tenant():
@@ -92,6 +96,11 @@ _CALLS: Final[dict[str, Call]] = {
     "message_digests": lambda r, t, n: r.message_digests(_turn(t, n)),
     "revert": lambda r, t, n: r.revert(_turn(t, n), LATER),
     "remove_branch": lambda r, t, n: r.remove_branch(_turn(t, n)),
+    "tag": lambda r, t, n: r.tag(_tag(t, n), move=True),
+    "untag": lambda r, t, n: r.untag(t, f"tag-{n}"),
+    "tags": lambda r, t, n: r.tags(t, f"of-{n}"),
+    "every_tag": lambda r, t, n: r.tags(t),
+    "tagged": lambda r, t, n: r.turn(t, f"tag:tag-{n}"),
     "unfreeze": lambda r, t, n: r.unfreeze(a_session(f"of-{n}", t), LATER),
     "share_session": lambda r, t, n: r.share_session(a_session(f"of-{n}", t), "owner:ann"),
     "share_window": lambda r, t, n: r.share_window(_of(t, n), "owner:ann", LATER),
@@ -176,6 +185,7 @@ async def _furnish(registry: Registry, tenant: str) -> None:
                 main=False,
             )
             await registry.end_turn(ended, TurnParts(_IDS_OF_B, (Message("m", {"of": _SECRET}),)))
+            await registry.tag(replace(_tag(tenant, name), author=_SECRET))
     for name in _NAMES:
         window = a_window(
             name, tenant, session_id=f"of-{name}", owner=_SECRET, salt_scope="shared", cache_salt="salt"
@@ -188,6 +198,7 @@ async def _furnish(registry: Registry, tenant: str) -> None:
 async def _everything(registry: Registry, tenant: str) -> list[Any]:
     seen: list[Any] = [await registry.windows(tenant, WindowQuery()), await registry.totals(tenant)]
     seen.append(await registry.sessions(tenant, SessionQuery(limit=100)))
+    seen.append(await registry.tags(tenant))
     seen.append(await registry.snapshot(tenant, digest(_IDS_OF_B)))
     for name in _NAMES:
         seen += [await registry.session_tokens(tenant, f"of-{name}"), await registry.chunks(tenant, name)]

@@ -1,14 +1,15 @@
-"""Branches: a new session at any turn, an earlier turn made current, a branch removed, a frozen session continued."""
+"""Branches: a new session at any turn, an earlier turn made current, a branch removed, a frozen session continued, tags."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from uuid import uuid4
 
-from cwm.domain.errors import SessionNotActiveError
-from cwm.domain.names import require_session_id
+from cwm.domain.errors import SessionNotActiveError, TurnNotFoundError, TurnTagExistsError
+from cwm.domain.names import require_session_id, require_turn_tag
 from cwm.domain.principal import TENANT, Principal
 from cwm.domain.session import OWN, Session, SessionState
+from cwm.domain.turn import TAG, TurnTag
 from cwm.domain.visibility import Right, circle_of_new
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
@@ -80,6 +81,42 @@ class Branches:
             details.update(turns=count)
             return count
 
+    async def tag(self, principal: Principal, name: str, turn_id: str, *, move: bool = False) -> TurnTag:
+        """Name the turn. CWM-1003, 2007; CWM-3009 if the tag names another turn, unless ``move``."""
+        require_turn_tag(name)
+        async with self.journal.entry(principal, "turn_tag") as details:
+            turn, origin = await turn_of(self.registry, principal, turn_id, Right.USE)
+            details.update(of_another(principal, origin.owner), tag=name, turn=turn.id, session=origin.id)
+            # A tag that the principal may not move is answered like one that it did not mean to move.
+            move = move and await self._may_move(principal, name)
+            wanted = TurnTag(turn.tenant, name, turn.session_id, turn.id, principal.subject, self.clock.now())
+            tag = await self.registry.tag(wanted, move=move)
+            if tag is None:
+                raise _unrecorded(turn_id)
+            if tag.turn_id != turn.id:
+                raise TurnTagExistsError(f"Tag '{name}' names another turn.", tag=name)
+            return tag
+
+    async def untag(self, principal: Principal, name: str) -> TurnTag:
+        """Remove the tag; its turn stays as long as its session. CWM-1003, 2007."""
+        require_turn_tag(name)
+        async with self.journal.entry(principal, "turn_tag") as details:
+            _, origin = await turn_of(self.registry, principal, f"{TAG}{name}", Right.USE)
+            details.update(of_another(principal, origin.owner), tag=name, session=origin.id, deleted=True)
+            tag = await self.registry.untag(principal.tenant, name)
+            if tag is None:
+                raise _unrecorded(f"{TAG}{name}")
+            return tag
+
+    async def _may_move(self, principal: Principal, name: str) -> bool:
+        if await self.registry.turn(principal.tenant, f"{TAG}{name}") is None:
+            return True
+        try:
+            await turn_of(self.registry, principal, f"{TAG}{name}", Right.USE)
+        except TurnNotFoundError:
+            return False
+        return True
+
     async def unfreeze(self, principal: Principal, session_id: str) -> Session:
         """Let a frozen or expired session take turns again; its windows stay as they are. CWM-1001, 2001, 3002."""
         require_session_id(session_id)
@@ -90,6 +127,10 @@ class Branches:
             if session is None:
                 raise _not(frozen, "frozen or expired")
             return session
+
+
+def _unrecorded(turn_id: str) -> TurnNotFoundError:
+    return TurnNotFoundError(f"There is no recorded turn '{turn_id}'.", turn=turn_id)
 
 
 def _not(session: Session, state: str) -> SessionNotActiveError:

@@ -11,8 +11,8 @@ from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.domain.turn import Message, Turn, TurnQuery, TurnSource, TurnState
-from cwm.domain.visibility import Owned, Right, may
+from cwm.domain.turn import Message, Turn, TurnQuery, TurnSource, TurnState, TurnTag
+from cwm.domain.visibility import Owned, Right, has_everywhere, may
 from cwm.domain.window import Window
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of, turn_of, window_of
@@ -23,12 +23,16 @@ MAX_TURNS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TurnLog:
-    """One page of turns, the newest first. ``current_turn``: the one whose context the session or window is."""
+    """One page of turns, the newest first, and the newest tags of the session's turns.
+
+    ``current_turn``: the one whose context the session or window is.
+    """
 
     session_id: str
     current_turn: str | None
     turns: Sequence[Turn]
     has_more: bool
+    tags: Sequence[TurnTag]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,18 @@ class History:
             raise InvalidParameterError(f"limit is 1 to {MAX_TURNS}.", field="limit", limit=limit)
         session_id, current = await self._current(principal, of)
         session = await self.registry.session(principal.tenant, session_id, any_state=True)
+        tags: Sequence[TurnTag] = ()
         if session is None or may(principal, session.circle, Right.CONTENTS):
             turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
+            tags = await self.registry.tags(principal.tenant, session_id)
         else:
             turns = await self._path(principal.tenant, current, limit + 1, before)
-        return TurnLog(session_id, current, turns[:limit], len(turns) > limit)
+        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags)
+
+    async def tags(self, principal: Principal) -> Sequence[TurnTag]:
+        """The newest 1,000 tags of the sessions that the principal sees, deleted ones included."""
+        circles = None if has_everywhere(principal, Right.RECORD) else principal.circles
+        return await self.registry.tags(principal.tenant, circles=circles)
 
     async def show(self, principal: Principal, of: TurnSource, *, tokens: bool = False) -> Transcript:
         """The messages of one turn's context; of a session's current one, or of a window. CWM-1001/1002/1003, 2001, 2002, 2007."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from cwm.domain.errors import SessionNotActiveError, TurnInFlightError, TurnNotFoundError, WindowInUseError
+from cwm.domain.errors import (
+    InvalidParameterError,
+    SessionNotActiveError,
+    TurnInFlightError,
+    TurnNotFoundError,
+    TurnTagExistsError,
+    WindowInUseError,
+)
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import SessionState
 from cwm.domain.turn import Turn, TurnQuery, TurnSource
 from cwm.services.turns.branches import Branches
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, BOB
 from tests.services.turns.talk import answered, asked, assistant, took, user
 from tests.services.windows_of import Gateway
 
@@ -150,3 +157,71 @@ async def test_two_contexts_are_compared_in_tokens_and_messages(
     assert difference.reused_tokens <= difference.common_tokens
     same = await compare(ANN, TurnSource(turn_id=second.id), TurnSource(turn_id=second.id))
     assert (same.common_tokens, same.left_message, same.right_message) == (second.total_tokens, None, None)
+
+
+async def test_a_tag_names_a_turn_wherever_one_is_named(
+    cwm: Gateway, branches: Branches, first: Turn, second: Turn
+) -> None:
+    assert (await branches.tag(ANN, "v1.0", first.id)).turn_id == first.id
+    history = History(cwm.registry)
+    assert (await history.show(ANN, TurnSource.parse("tag:v1.0", "left"))).turn == first
+    (await branches.open(ANN, "tag:v1.0", "b1")).require_live("a turn")
+    await cwm.freeze(ANN, "s1", "w1", turn_id="tag:v1.0")
+    window = await cwm.registry.window("acme", "w1")
+    assert window is not None
+    assert window.turn_id == first.id
+    await branches.revert(ANN, "tag:v1.0")
+    assert await current(cwm) == first.id
+    await branches.tag(ANN, "v1.1", "tag:v1.0")
+    assert {tag.name for tag in (await history.log(ANN, TurnSource(session_id="s1"))).tags} == {
+        "v1.0",
+        "v1.1",
+    }
+
+
+async def test_a_tag_moves_only_if_that_is_meant(
+    cwm: Gateway, branches: Branches, first: Turn, second: Turn
+) -> None:
+    tag = await branches.tag(ANN, "v1", first.id)
+    assert await branches.tag(ANN, "v1", first.id) == tag
+    with pytest.raises(TurnTagExistsError):
+        await branches.tag(ANN, "v1", second.id)
+    assert (await branches.tag(ANN, "v1", second.id, move=True)).turn_id == second.id
+    assert (await branches.untag(ANN, "v1")).turn_id == second.id
+    with pytest.raises(TurnNotFoundError):
+        await branches.untag(ANN, "v1")
+    with pytest.raises(TurnNotFoundError):
+        await branches.revert(ANN, "tag:v1")
+    with pytest.raises(InvalidParameterError):
+        await branches.tag(ANN, "no name", first.id)
+
+
+async def test_a_turn_with_a_tag_is_not_deleted(
+    cwm: Gateway, branches: Branches, first: Turn, second: Turn
+) -> None:
+    await branches.revert(ANN, first.id)
+    await branches.tag(ANN, "v1", second.id)
+    with pytest.raises(WindowInUseError, match="tag v1"):
+        await branches.remove(ANN, second.id)
+    await branches.untag(ANN, "v1")
+    assert await branches.remove(ANN, second.id) == 1
+
+
+async def test_a_tag_keeps_its_turn_and_those_before_it_when_its_session_is_deleted(
+    cwm: Gateway, branches: Branches, first: Turn, second: Turn
+) -> None:
+    await branches.tag(ANN, "v1", first.id)
+    await branches.tag(BOB, "v2", second.id)
+    await cwm.end_session(ANN, "s1")
+    history = History(cwm.registry)
+    assert [tag.name for tag in await history.tags(ANN)] == ["v2", "v1"]
+    shown = await history.show(ANN, TurnSource(turn_id="tag:v2"), tokens=True)
+    assert (len(shown.messages), shown.token_ids) == (4, (*SECOND, 7, 8, 9))
+    assert (await branches.open(ANN, "tag:v2", "b1")).token_count == second.total_tokens
+    await branches.untag(ANN, "v2")
+    assert await cwm.registry.turns("acme", "s1", TurnQuery()) == [first]
+    await branches.tag(ANN, "v1", "tag:v1", move=True)
+    branch = await cwm.registry.current_turn("acme", "b1")
+    assert branch is not None
+    await branches.tag(ANN, "v1", branch.id, move=True)
+    assert await cwm.registry.session("acme", "s1", any_state=True) is None

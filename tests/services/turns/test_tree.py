@@ -31,6 +31,7 @@ from cwm.domain.autosave import AutosavePolicies, AutosavePolicy
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Message, TurnQuery, TurnState
 from cwm.domain.upkeep import Step, StepOutcome
+from cwm.services.turns.branches import Branches
 from cwm.services.turns.turns import RunningTurn
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
@@ -67,7 +68,7 @@ class Running:
 
 
 class Tree(RuleBasedStateMachine):
-    """Of one gateway on SQLite. ``crashed``: turns in flight whose gateway is gone; ``windows``: of which turns, by name."""
+    """Of one gateway on SQLite. ``crashed``: turns in flight whose gateway is gone; ``windows`` and ``tags``: of which turns, by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +80,7 @@ class Tree(RuleBasedStateMachine):
         self.running: dict[str, Running] = {}
         self.crashed: set[str] = set()
         self.windows: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
         self.asked = 0
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -153,6 +155,25 @@ class Tree(RuleBasedStateMachine):
         self.run(self.at(where).delete(ANN, name))
         del self.windows[name]
 
+    @precondition(lambda self: self.ended)
+    @rule(where=WHERE, name=st.sampled_from(["t1", "t2"]), data=st.data())
+    def tag(self, where: int, name: str, data: st.DataObject) -> None:
+        turn_id = data.draw(st.sampled_from(list(self.ended)))
+        self.run(_branches(self.at(where)).tag(ANN, name, turn_id, move=True))
+        self.tags[name] = turn_id
+
+    @precondition(lambda self: self.tags)
+    @rule(where=WHERE, data=st.data())
+    def untag(self, where: int, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(list(self.tags)))
+        assert self.run(_branches(self.at(where)).untag(ANN, name)).turn_id == self.tags.pop(name)
+
+    @invariant()
+    def tags_name_what_they_were_given(self) -> None:
+        if self.database is not None:
+            tags = self.run(self.registry.tags("acme", "s1"))
+            assert {tag.name: tag.turn_id for tag in tags} == self.tags
+
     @invariant()
     def no_turn_is_lost_changed_or_left_over(self) -> None:
         if self.database is None:
@@ -201,11 +222,16 @@ class Tree(RuleBasedStateMachine):
         for run in self.running.values():
             assert await answered(run.turn, run.prompt, (1,), "late") is None
         left = {turn.id: turn for turn in await self.registry.turns("acme", "s1", TurnQuery(limit=1000))}
-        assert set(self.windows.values()) <= left.keys() <= self.ended.keys()
-        assert bool(left) is bool(self.windows)
-        for name, turn_id in self.windows.items():
+        kept = {*self.windows.values(), *self.tags.values()}
+        assert kept <= left.keys() <= self.ended.keys()
+        assert bool(left) is bool(kept)
+        for turn_id in kept:
             assert await self.registry.turn_messages(left[turn_id]) == self.ended[turn_id].messages
+            assert await self.registry.turn_tokens(left[turn_id]) == self.ended[turn_id].context
+        for name in self.windows:
             await self.gateways[0].delete(ANN, name)
+        for name in self.tags:
+            await _branches(self.gateways[-1]).untag(ANN, name)
         assert await self.registry.session("acme", "s1", any_state=True) is None
         assert await self.database.read(_rows) == 0
 
@@ -274,6 +300,10 @@ class SharedTree(Tree):
         self._look_at(steps)
         for turn_id in lost:
             del self.running[turn_id]
+
+
+def _branches(cwm: Gateway) -> Branches:
+    return Branches(cwm.registry, cwm.thaw.journal, cwm.clock)
 
 
 def _rows(connection: Connection) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, delete, select, update
+from sqlalchemy import Connection, Table, and_, delete, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.sessions import LIVE_STATES
 from cwm.adapters.sql.registry.transcripts import remove_unsaid
 from cwm.adapters.sql.rows import SESSION, at_a_time, session_of
 from cwm.adapters.sql.tables.sessions import sessions
-from cwm.adapters.sql.tables.turns import turns
+from cwm.adapters.sql.tables.turns import turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import writing
 from cwm.domain.errors import TurnInFlightError, WindowInUseError
@@ -66,19 +66,20 @@ class BranchRecords:
         while more := {child for child, parent in parents.items() if parent in branch} - branch:
             branch |= more
         ids = sorted(branch)
-        used = [
-            name
-            for batch in at_a_time(ids)
-            for name in connection.execute(
-                select(windows.c.name).where(windows.c.tenant == turn.tenant, windows.c.turn_id.in_(batch))
-            ).scalars()
-        ]
-        if current in branch or used:
+        used, tags = (_referring(connection, table, turn.tenant, ids) for table in (windows, turn_tags))
+        if current in branch or used or tags:
+            reason = (
+                "is the current turn"
+                if current in branch
+                else f"is in window {used[0]}"
+                if used
+                else f"has the tag {tags[0]}"
+            )
             raise WindowInUseError(
-                f"Turn '{turn.id}' or one that came from it is "
-                f"{'the current turn' if current in branch else f'in window {used[0]}'}.",
+                f"Turn '{turn.id}' or one that came from it {reason}.",
                 turn=turn.id,
-                windows=sorted(used),
+                windows=used,
+                tags=tags,
                 current_turn=current,
             )
         for batch in at_a_time(ids):
@@ -101,3 +102,14 @@ class BranchRecords:
         )
         row = connection.execute(statement).one_or_none()
         return None if row is None else session_of(row)
+
+
+def _referring(connection: Connection, table: Table, tenant: str, turn_ids: list[str]) -> list[str]:
+    """The names in a table of windows or tags that refer to one of the turns."""
+    return sorted(
+        name
+        for batch in at_a_time(turn_ids)
+        for name in connection.execute(
+            select(table.c.name).where(table.c.tenant == tenant, table.c.turn_id.in_(batch))
+        ).scalars()
+    )

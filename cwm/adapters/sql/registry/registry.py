@@ -10,6 +10,7 @@ from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
 from cwm.adapters.sql.registry.sessions import SessionRecords
+from cwm.adapters.sql.registry.tags import TagRecords
 from cwm.adapters.sql.registry.turns import TurnRecords
 from cwm.adapters.sql.registry.upkeep import UpkeepRecords, counts_by_name
 from cwm.adapters.sql.registry.windows import WindowRecords
@@ -22,6 +23,7 @@ from cwm.ports.registry import Totals
 
 class SqlRegistry(
     BranchRecords,
+    TagRecords,
     SessionRecords,
     TurnRecords,
     FreezeRecords,

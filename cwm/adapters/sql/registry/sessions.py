@@ -14,7 +14,6 @@ from sqlalchemy import (
     ScalarSelect,
     and_,
     bindparam,
-    delete,
     insert,
     or_,
     select,
@@ -25,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.packed import compress
 from cwm.adapters.sql.registry.scopes import in_force_until_committed
-from cwm.adapters.sql.registry.transcripts import copy_messages, remove_turns, said_in
+from cwm.adapters.sql.registry.transcripts import copy_messages, forget_deleted, said_in
 from cwm.adapters.sql.registry.window_writes import end_one
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values, turn_values
 from cwm.adapters.sql.tables.columns import UtcDateTime
@@ -175,7 +174,7 @@ class SessionRecords:
         debt: Debt | None = None,
         created_at: datetime | None = None,
     ) -> Intent | None:
-        """Delete the session. While windows refer to it, keep its row with its id and CWM's own metadata."""
+        """Delete the session. While windows or tags refer to it, keep its row with its id and CWM's own metadata."""
         session = find_session(connection, tenant, session_id)
         if session is None or created_at not in {None, session.created_at}:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
@@ -193,12 +192,7 @@ class SessionRecords:
                 metadata=session.own_metadata,
             )
         )
-        remove_turns(connection, tenant, session_id)
-        references = select(windows.c.name).where(
-            windows.c.tenant == tenant, windows.c.session_id == session_id
-        )
-        if connection.execute(references).first() is None:
-            connection.execute(delete(sessions).where(_is(tenant, session_id)))
+        forget_deleted(connection, tenant, session_id)
         if not debt:
             return None
         release = Intent(

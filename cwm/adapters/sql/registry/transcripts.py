@@ -1,4 +1,4 @@
-"""What was said: copied to a session that begins where a turn ends, and kept for windows when their session goes."""
+"""What was said: copied to a session that begins where a turn ends, and kept for windows and tags when their session goes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, literal, select
+from sqlalchemy import Connection, and_, delete, insert, literal, or_, select
 
 from cwm.adapters.sql.registry.paths import digests_of
 from cwm.adapters.sql.rows import at_a_time
-from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.errors import StorageCorruptionError
-from cwm.domain.session import Session
+from cwm.domain.session import Session, SessionState
 
 
 def said_in(connection: Connection, tenant: str, source_turn: str) -> dict[str, Any]:
@@ -45,17 +46,36 @@ def copy_messages(
         connection.execute(insert(turn_contents).from_select(turn_contents.c.keys(), copies))
 
 
-def remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
-    """Remove the turns of a session and their messages, but for those that a window's transcript consists of."""
+def locked(connection: Connection, tenant: str, session_id: str) -> str | None:
+    """The state of the session, whose row is locked until the commit; None if there is none."""
+    state = select(sessions.c.state).where(sessions.c.tenant == tenant, sessions.c.id == session_id)
+    return connection.execute(state.with_for_update()).scalar_one_or_none()
+
+
+def forget_deleted(connection: Connection, tenant: str, session_id: str) -> None:
+    """Of a deleted session, remove the turns that no window and no tag consists of, and its row with the last of those."""
+    if locked(connection, tenant, session_id) != SessionState.DELETED.value:
+        return
+    _remove_turns(connection, tenant, session_id)
+    referred = [
+        select(table.c.name).where(table.c.tenant == tenant, table.c.session_id == session_id).exists()
+        for table in (windows, turn_tags)
+    ]
+    this = and_(sessions.c.tenant == tenant, sessions.c.id == session_id)
+    connection.execute(delete(sessions).where(this, ~or_(*referred)))
+
+
+def _remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
     mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
     rows = {row.id: row for row in connection.execute(select(turns.c.id, turns.c.parent).where(mine))}
-    frozen = select(windows.c.turn_id).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
     transcript: set[str] = set()
-    for turn_id in connection.execute(frozen).scalars():
-        row = rows.get(turn_id)
-        while row is not None and row.id not in transcript:
-            transcript.add(row.id)
-            row = rows.get(row.parent)
+    for table in (windows, turn_tags):
+        kept = select(table.c.turn_id).where(table.c.tenant == tenant, table.c.session_id == session_id)
+        for turn_id in connection.execute(kept).scalars():
+            row = rows.get(turn_id)
+            while row is not None and row.id not in transcript:
+                transcript.add(row.id)
+                row = rows.get(row.parent)
     for batch in at_a_time(sorted(rows.keys() - transcript)):
         connection.execute(delete(turns).where(mine, turns.c.id.in_(batch)))
     remove_unsaid(connection, tenant, session_id)

@@ -35,12 +35,12 @@ from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
 from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime
 from cwm.adapters.sql.tables.sessions import sessions
-from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
 from cwm.domain.errors import SessionNotFoundError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
-from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnState
+from cwm.domain.turn import TAG, Message, Turn, TurnParts, TurnQuery, TurnState
 
 # Statements of every turn, built once: SQLAlchemy takes longer to build and look one up than SQLite to run it.
 _THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
@@ -49,6 +49,11 @@ _THIS_TURN: Final = and_(turns.c.tenant == bindparam("of_tenant"), turns.c.id ==
 _ASKED: Final = and_(_THIS_TURN, turns.c.state == TurnState.ASKED.value)
 _ADDED: Final = sqlite.insert(turn_contents).on_conflict_do_nothing()
 _FOUND: Final = select(*TURN).where(_THIS_TURN)
+_TAGGED: Final = (
+    select(*TURN)
+    .join(turn_tags, and_(turn_tags.c.tenant == turns.c.tenant, turn_tags.c.turn_id == turns.c.id))
+    .where(turns.c.tenant == bindparam("of_tenant"), turn_tags.c.name == bindparam("of_tag"))
+)
 _CURRENT: Final = (
     select(*TURN)
     .join(sessions, and_(sessions.c.tenant == turns.c.tenant, sessions.c.current_turn == turns.c.id))
@@ -215,7 +220,13 @@ class TurnRecords:
 
     @glancing
     def turn(self, connection: Connection, tenant: str, turn_id: str) -> Turn | None:
-        row = connection.execute(_FOUND, {"of_tenant": tenant, "of_turn": turn_id}).one_or_none()
+        tag = turn_id.removeprefix(TAG)
+        which = (
+            {"of_tenant": tenant, "of_turn": turn_id}
+            if tag == turn_id
+            else {"of_tenant": tenant, "of_tag": tag}
+        )
+        row = connection.execute(_FOUND if tag == turn_id else _TAGGED, which).one_or_none()
         return None if row is None else turn_of(row)
 
     @glancing

@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.registry import snapshots
+from cwm.adapters.sql.registry.transcripts import forget_deleted
 from cwm.adapters.sql.rows import WINDOW, at_a_time, intent_values, window_of, window_values
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import sessions
@@ -215,7 +216,7 @@ def outlive_last_window(
 ) -> None:
     """Once its last window is gone, a frozen session is expired: it can be frozen again, in ``salt_scope``, or deleted.
 
-    The row that a deleted session left for its windows goes with the last of them.
+    What a deleted session left for the window goes with it.
     """
     remaining = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
     without_windows = and_(sessions.c.tenant == tenant, sessions.c.id == session_id, ~remaining.exists())
@@ -225,7 +226,7 @@ def outlive_last_window(
         .where(without_windows, state == SessionState.FROZEN.value)
         .values(state=SessionState.EXPIRED.value, salt_scope=salt_scope, updated_at=at)
     )
-    connection.execute(delete(sessions).where(without_windows, state == SessionState.DELETED.value))
+    forget_deleted(connection, tenant, session_id)
 
 
 def require_quota(connection: Connection, window: Window, quota_bytes: int | None) -> None:

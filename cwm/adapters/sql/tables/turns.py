@@ -1,4 +1,4 @@
-"""The turns of sessions, and the messages that they add.
+"""The turns of sessions, the messages that they add, and names for turns.
 
 ``packed`` is the zstd-compressed output of ``prefix.pack`` for the ids from ``parent_at`` to ``total_tokens``, null while
 the answer is awaited. ``messages`` lists the digests of the messages behind ``parent_messages``. ``head`` is that of
@@ -75,4 +75,17 @@ turn_contents = Table(
     Column("digest", Text, primary_key=True),
     required("packed", LargeBinary),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
+)
+
+turn_tags = Table(
+    "turn_tags",
+    metadata,
+    tenant(),
+    Column("name", Text, primary_key=True),
+    required("session_id", Text),
+    required("turn_id", Text),
+    required("author", Text),
+    required("created_at", UtcDateTime),
+    ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
+    Index(None, "tenant", "session_id"),
 )

@@ -57,6 +57,14 @@ _TURN: Final = {
     "ended_at": _LATER,
 }
 
+_TAG: Final = {
+    "tag": "before-redis",
+    "turn": "turn_44af",
+    "session_id": "session_abc123",
+    "author": "ann",
+    "created_at": _LATER,
+}
+
 EXAMPLES: Final[Mapping[str, Example]] = {
     "window_freeze": Example(
         {
@@ -284,6 +292,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
                 },
                 _TURN,
             ],
+            "tags": [_TAG],
             "has_more": True,
             "next_before": 2,
         },
@@ -329,7 +338,8 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "turn_branch": Example(
         {"turn": "turn_44af", "new_session_id": "try-redis"}, _MOVED | {"session_id": "try-redis"}
     ),
-    "turn_revert": Example({"turn": "turn_44af"}, _MOVED),
+    "turn_revert": Example({"turn": "tag:before-redis"}, _MOVED),
+    "turn_tag": Example({"tag": "before-redis", "turn": "turn_44af"}, {"success": True, **_TAG}),
     "turn_delete": Example({"turn": "turn_9b20"}, {"success": True, "deleted_turns": 3}),
     "session_unfreeze": Example(
         {"session_id": "session_abc123"}, {"success": True, "session_id": "session_abc123", "state": "active"}

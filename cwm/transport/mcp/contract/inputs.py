@@ -15,6 +15,8 @@ from cwm.domain.names import (
     MAX_TAGS,
     SESSION_ID_PATTERN,
     TAG_PATTERN,
+    TURN_PATTERN,
+    TURN_TAG_PATTERN,
     WINDOW_NAME_PATTERN,
 )
 from cwm.domain.visibility import VISIBILITY_PATTERN
@@ -51,7 +53,8 @@ def _at_most(limit: int) -> AfterValidator:
 
 AgentSession: TypeAlias = Annotated[str, Field(min_length=1, max_length=128)]
 SessionId: TypeAlias = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
-TurnId: TypeAlias = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
+TurnId: TypeAlias = Annotated[str, Field(pattern=TURN_PATTERN)]
+TurnTag: TypeAlias = Annotated[str, Field(pattern=TURN_TAG_PATTERN)]
 WindowName: TypeAlias = Annotated[str, Field(pattern=WINDOW_NAME_PATTERN)]
 Description: TypeAlias = Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARS)]
 Tag: TypeAlias = Annotated[str, Field(pattern=TAG_PATTERN)]

@@ -11,7 +11,7 @@ from cwm.domain.divergence import Cause
 from cwm.domain.engine import Tier
 from cwm.domain.facts import Fact
 from cwm.domain.session import Session
-from cwm.domain.turn import Turn
+from cwm.domain.turn import Turn, TurnTag
 from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Window
 from cwm.ports.kv_tier import TierUsage
@@ -145,6 +145,7 @@ def turn_log(log: TurnLog) -> schemas.TurnLog:
         "success": True,
         "session_id": log.session_id,
         "turns": [_turn_item(turn) for turn in log.turns],
+        "tags": [turn_tag(tag) for tag in log.tags],
         "has_more": log.has_more,
     }
     if log.current_turn is not None:
@@ -152,6 +153,16 @@ def turn_log(log: TurnLog) -> schemas.TurnLog:
     if log.has_more:
         answer["next_before"] = log.turns[-1].number
     return answer
+
+
+def turn_tag(tag: TurnTag) -> schemas.TurnTag:
+    return {
+        "tag": tag.name,
+        "turn": tag.turn_id,
+        "session_id": tag.session_id,
+        "author": tag.author,
+        "created_at": moment(tag.created_at),
+    }
 
 
 def turn_shown(transcript: Transcript, message_format: str = "openai") -> schemas.TurnShown:

@@ -357,11 +357,24 @@ class TurnItem(TypedDict):
     ended_at: NotRequired[Timestamp]
 
 
+class TurnTag(TypedDict):
+    tag: str
+    turn: str
+    session_id: str
+    author: str
+    created_at: Timestamp
+
+
+class TurnTagged(TurnTag):
+    success: bool
+
+
 class TurnLog(TypedDict):
     success: bool
-    session_id: str
+    session_id: NotRequired[str]
     current_turn: NotRequired[Annotated[str, Field(description="The turn whose context it is")]]
     turns: list[TurnItem]
+    tags: Annotated[list[TurnTag], Field(description="Names of turns, the newest 1,000")]
     has_more: bool
     next_before: NotRequired[Annotated[int, Field(description="Pass as before for the next page")]]
 

@@ -30,6 +30,9 @@ async def turn_log(
     before: Annotated[
         int | None, Field(ge=1, description="Only turns before this number: next_before of the previous page")
     ] = None,
+    all_tags: Annotated[
+        bool, Field(description="true: no turns, but the tags of all sessions, also of deleted ones")
+    ] = False,
     caller: Caller = CALLER,
 ) -> schemas.TurnLog:
     """List the turns of a session, the newest first: a tree in which nothing is ever overwritten.
@@ -38,10 +41,19 @@ async def turn_log(
     A turn leaves its parent at token parent_at: it continues its parent, or branches off when it leaves it before the
     parent's answer. Turns of the conversation itself have line main; current_turn is the last of them, and what
     window_freeze saves. For a window, current_turn is the turn whose context the window is. Counts are in
-    tokens; cached_tokens of a turn's prompt_tokens were not computed again.
+    tokens; cached_tokens of a turn's prompt_tokens were not computed again. tags are the names that turn_tag gave to
+    turns of the session.
 
     Errors: CWM-1001/1002/1003 malformed or missing field; CWM-2001 no such session; CWM-2002 no such window.
     """
+    if all_tags:
+        tags = await caller.services.history.tags(caller.principal)
+        return {
+            "success": True,
+            "turns": [],
+            "tags": [render.turn_tag(tag) for tag in tags],
+            "has_more": False,
+        }
     if window_name is None:
         session_id = await session_of(caller, session_id)
     log = await caller.services.history.log(caller.principal, _source(session_id, window_name), limit, before)
@@ -50,7 +62,8 @@ async def turn_log(
 
 async def turn_show(
     turn: Annotated[
-        inputs.TurnId | None, Field(description="Id of a turn; give this, session_id or window_name")
+        inputs.TurnId | None,
+        Field(description="Id of a turn, or tag:NAME; give this, session_id or window_name"),
     ] = None,
     session_id: Annotated[
         inputs.SessionId | None, Field(description="Id of a session: its current turn is shown")
@@ -82,8 +95,8 @@ async def turn_show(
 
 
 async def turn_diff(
-    left: Annotated[str, Field(description="session:ID, window:NAME or turn:ID")],
-    right: Annotated[str, Field(description="What to compare it with: session:ID, window:NAME or turn:ID")],
+    left: Annotated[str, Field(description="session:ID, window:NAME, turn:ID or tag:NAME")],
+    right: Annotated[str, Field(description="What to compare it with, in the same form")],
     caller: Caller = CALLER,
 ) -> schemas.TurnDiff:
     """Compare two contexts: how far they are equal, what comes next in each, and what a switch would cost.
@@ -127,7 +140,7 @@ async def turn_branch(
     turn: Annotated[
         inputs.TurnId | None,
         Field(
-            description="Id of the turn to go on from; the current one of the conversation you are in if left out"
+            description="Id of the turn to go on from, or tag:NAME; the current one of the conversation you are in if left out"
         ),
     ] = None,
     new_session_id: Annotated[
@@ -156,7 +169,7 @@ async def turn_branch(
 
 
 async def turn_revert(
-    turn: Annotated[inputs.TurnId, Field(description="Id of the turn to go back to")],
+    turn: Annotated[inputs.TurnId, Field(description="Id of the turn to go back to, or tag:NAME")],
     caller: Caller = CALLER,
 ) -> schemas.TurnMoved:
     """Make an earlier turn, or one of a branch, the current turn of its session.
@@ -179,9 +192,39 @@ async def turn_delete(
     Branches that were opened elsewhere with turn_branch stay.
 
     Errors: CWM-1003 malformed field; CWM-2007 no such turn; CWM-3002 a turn of the session is in flight (retryable);
-    CWM-3004 one of them is the current turn or in a window: revert, or delete the window, first.
+    CWM-3004 one of them is the current turn, in a window or has a tag: revert, or delete the window or tag, first.
     """
     return {"success": True, "deleted_turns": await caller.services.branches.remove(caller.principal, turn)}
+
+
+async def turn_tag(
+    tag: Annotated[inputs.TurnTag, Field(description="Name of the tag")],
+    turn: Annotated[
+        inputs.TurnId | None, Field(description="Id of the turn to name, or tag:NAME of another tag")
+    ] = None,
+    action: Annotated[
+        Literal["create", "move", "delete"],
+        Field(description="move: also if the tag names another turn. delete: remove the tag"),
+    ] = "create",
+    caller: Caller = CALLER,
+) -> schemas.TurnTagged:
+    """Name a turn, at once and without the engine, so that it can be gone back to: tag:NAME stands wherever a turn is named.
+
+    A tag keeps its turn and those before it, also when the session is deleted, but no KV: freeze the turn with window_freeze for that. turn_log
+    lists tags. Delete answers with the tag that was removed.
+
+    Errors: CWM-1003 malformed or missing field; CWM-2007 no such turn, or no such tag; CWM-3009 the tag names another
+    turn.
+    """
+    if (turn is None) is not (action == "delete"):
+        raise InvalidParameterError("Give turn, except to delete the tag.", field="turn")
+    branches = caller.services.branches
+    tagged = (
+        await branches.untag(caller.principal, tag)
+        if turn is None
+        else await branches.tag(caller.principal, tag, turn, move=action == "move")
+    )
+    return {"success": True, **render.turn_tag(tagged)}
 
 
 def _source(session_id: str | None, window_name: str | None, turn: str | None = None) -> TurnSource:
@@ -200,5 +243,6 @@ def turn_tools() -> list[FunctionTool]:
         tool(turn_left_out, "See what a summary left out", schemas.LeftOut, read_only=True),
         tool(turn_branch, "Open a session at a turn", schemas.TurnMoved),
         tool(turn_revert, "Go back to a turn", schemas.TurnMoved, idempotent=True),
+        tool(turn_tag, "Name a turn", schemas.TurnTagged, destructive=True, idempotent=True),
         tool(turn_delete, "Delete a branch", schemas.TurnsDeleted, destructive=True, idempotent=True),
     ]

@@ -58,7 +58,9 @@ async def window_freeze(
     ] = None,
     turn: Annotated[
         inputs.TurnId | None,
-        Field(description="A turn from turn_log to save instead of the current one; the session goes on"),
+        Field(
+            description="A turn from turn_log, or tag:NAME, to save instead of the current one; the session goes on"
+        ),
     ] = None,
     keep_session: Annotated[
         bool | None,

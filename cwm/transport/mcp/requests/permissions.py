@@ -55,6 +55,7 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "turn_branch": _READ | _TALK,
     "turn_revert": _TALK,
     "turn_delete": _TALK,
+    "turn_tag": _TALK,
     "session_unfreeze": _TALK,
     "session_share": _TALK,
     "session_create": _TALK,

@@ -103,7 +103,7 @@ ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
             "default": "guaranteed",
         },
         "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
-        "turn": SESSION_ID,
+        "turn": {"type": "string", "pattern": "^(tag:)?[a-zA-Z0-9._-]{1,64}$"},
         "keep_session": {"type": "boolean"},
         "visibility": VISIBILITY,
     },

@@ -50,6 +50,7 @@ OURS = {
     "turn_branch",
     "turn_revert",
     "turn_delete",
+    "turn_tag",
     "agent_session_create",
     "agent_session_end",
     "result_read",
@@ -64,6 +65,7 @@ OURS = {
 }
 DELETING = {
     "turn_delete",
+    "turn_tag",
     "window_delete",
     "session_delete",
     "agent_session_end",
