@@ -169,6 +169,7 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         "window_name": window.name,
         "source_window": window.name,
         "target_window": window.name,
+        "new_name": window.name,
         "agent_session": handle,
         "mcp-session-id": mcp_session,
         "key": f"{A}/key",

@@ -13,7 +13,8 @@ from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.wording import comma_list, count, moment, size
 
 app = typer.Typer(
-    no_args_is_help=True, help="List, show, freeze, thaw, clone and delete windows of a running gateway."
+    no_args_is_help=True,
+    help="List, show, freeze, thaw, clone, rename and delete windows of a running gateway.",
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the window.", metavar="WINDOW")]
@@ -235,6 +236,19 @@ def share(name: Name, visibility: Visibility, as_json: JsonOption = False, url: 
     answer = call(url, "window_share", {"window_name": name, "visibility": visibility})
     end_with_json(answer, as_json=as_json)
     print(f"Window {name}: {answer['visibility']}.")
+
+
+@app.command()
+def rename(
+    old: Annotated[str, typer.Argument(help="Name of the window.", metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="Its new name.", metavar="NEW")],
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Give a window another name."""
+    answer = call(url, "window_rename", {"window_name": old, "new_name": new})
+    end_with_json(answer, as_json=as_json)
+    print(f"Window {old} is {new} now.")
 
 
 @app.command()

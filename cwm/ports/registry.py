@@ -178,6 +178,12 @@ class Registry(TurnRecords, Protocol):
         CWM-4002 when ``source`` is no longer the window that ``clone`` was derived from.
         """
 
+    async def rename_window(self, window: Window, name: str, at: datetime) -> Window:
+        """Give the window another name, also in what came from it; it is not automatic any more. CWM-2002, CWM-3003.
+
+        CWM-4002 (retryable), and nothing changes, while it is being stored or thawed, and when it was replaced since it was read.
+        """
+
     async def proven(self, window: Window, at: datetime) -> None:
         """Record that all chunks of a window were read back.
 

@@ -23,6 +23,7 @@ from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
 from cwm.services.windows.freeze import Freeze
+from cwm.services.windows.rename import Rename
 from cwm.services.windows.share import Share
 from cwm.services.windows.thaw import Thaw
 
@@ -40,6 +41,7 @@ class Services:
     thaw: Thaw
     clone: Clone
     share: Share
+    rename: Rename
     delete: Delete
     end_session: EndSession
     browse: Browse

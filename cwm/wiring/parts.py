@@ -14,6 +14,7 @@ from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
+from cwm.services.windows.rename import Rename
 from cwm.services.windows.share import Share
 from cwm.settings import Settings
 from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
@@ -101,6 +102,7 @@ def build_parts(settings: Settings) -> Parts:
         generate=engine_side.generate,
         history=history,
         branches=Branches(base.registry, base.journal, base.clock, settings.session_visibility()),
+        rename=Rename(base.registry, base.journal, base.clock),
         compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
         compactions=Compactions(history),
         conversations=engine_side.conversations,

@@ -134,6 +134,7 @@ _CALLS: Final[dict[str, Call]] = {
     "add_clone": _clone,
     "window": lambda r, t, n: r.window(t, n),
     "windows": lambda r, t, n: r.windows(t, WindowQuery(search="w")),
+    "rename_window": lambda r, t, n: r.rename_window(_of(t, n), f"{n}-renamed", LATER),
     "every_window": lambda r, t, n: r.windows(t, WindowQuery()),
     "snapshot": lambda r, t, n: r.snapshot(t, digest(IDS)),
     "their_snapshot": lambda r, t, n: r.snapshot(t, digest(_IDS_OF_B)),

@@ -19,7 +19,7 @@ from cwm.domain.errors import (
 from cwm.domain.intent import Intent
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery, SessionState
-from cwm.domain.window import Chunk, Durability, Window
+from cwm.domain.window import Chunk, Durability, Window, WindowQuery
 from cwm.ports.registry import Dependents, Registry
 from tests.contracts.nouns import (
     IDENTITY,
@@ -521,3 +521,89 @@ async def test_chunks_are_shared_with_other_windows_of_the_same_salt_only(regist
 
 async def test_a_database_that_answers_can_be_pinged(registry: Registry) -> None:
     await registry.ping()
+
+
+async def test_a_renamed_window_is_the_same_window_by_another_name(registry: Registry) -> None:
+    source = await freeze(registry, "source", "aa", "bb", tags=("old",))
+    await clone(registry, source, "copy")
+    await registry.add_session(a_session("thawed", state=SessionState.THAWED, thawed_from="source"), IDS)
+    chunks, dependents = await registry.chunks("acme", "source"), await registry.dependents("acme", "source")
+    renamed = await registry.rename_window(source, "other", LATER)
+    assert (
+        renamed == replace(source, name="other", updated_at=LATER) == await registry.window("acme", "other")
+    )
+    assert await registry.window("acme", "source") is None
+    assert await registry.chunks("acme", "other") == chunks
+    assert await registry.dependents("acme", "other") == dependents
+    copy, thawed = await registry.window("acme", "copy"), await registry.session("acme", "thawed")
+    assert copy is not None
+    assert thawed is not None
+    assert (copy.parent_window, thawed.thawed_from) == ("other", "other")
+    assert [each.name for each in (await registry.windows("acme", WindowQuery(search="other"))).windows] == [
+        "other"
+    ]
+    listed = await registry.windows("acme", WindowQuery(tags=("old",)))
+    assert ({each.name for each in listed.windows}, listed.total) == ({"copy", "other"}, 2)
+    assert (await registry.windows("acme", WindowQuery(search="source"))).windows == []
+    await registry.add_session(a_session("again"), IDS)
+    await registry.begin_freeze(a_window("source", session_id="again"), IDS, 0)
+    assert not await registry.dependents("acme", "source")
+
+
+async def test_a_window_is_not_renamed_to_a_name_that_is_taken_nor_once_it_was_replaced(
+    registry: Registry,
+) -> None:
+    source = await freeze(registry, "source", "aa")
+    await clone(registry, source, "copy")
+    with pytest.raises(WindowAlreadyExistsError):
+        await registry.rename_window(source, "copy", LATER)
+    with pytest.raises(StorageReadError):
+        await registry.rename_window(replace(source, created_at=LATER), "other", LATER)
+    with pytest.raises(WindowNotFoundError):
+        await registry.rename_window(replace(source, name="nobody"), "other", LATER)
+    assert await registry.window("acme", "source") == source
+
+
+async def test_a_thaw_and_a_rename_at_once_leave_no_session_without_its_window(
+    registry: Registry, other_replica: Registry
+) -> None:
+    window = await freeze(registry, "w0", "aa")
+    for at in range(6):
+        name, session = (
+            f"w{at + 1}",
+            a_session(f"thaw-{at}", state=SessionState.THAWED, thawed_from=window.name),
+        )
+        begun, renamed = await asyncio.gather(
+            registry.begin_thaw(window, session.id, LATER),
+            other_replica.rename_window(window, name, LATER),
+            return_exceptions=True,
+        )
+        if isinstance(renamed, Window):
+            assert isinstance(begun, WindowNotFoundError)
+            window = renamed
+        else:
+            assert isinstance(renamed, StorageReadError)
+            assert isinstance(begun, Intent)
+            await registry.add_session(session, IDS, begun.id)
+            assert session.id in (await registry.dependents("acme", window.name)).sessions
+            window = await registry.rename_window(window, name, LATER)
+
+
+async def test_of_a_freeze_and_a_rename_to_one_name_one_gets_it(
+    registry: Registry, other_replica: Registry
+) -> None:
+    window = await freeze(registry, "w0", "aa")
+    for at in range(6):
+        name, session = f"w{at + 1}", a_session(f"s-{at}")
+        await registry.add_session(session, (7, at))
+        frozen, renamed = await asyncio.gather(
+            registry.begin_freeze(a_window(name, session_id=session.id), (7, at), 0),
+            other_replica.rename_window(window, name, LATER),
+            return_exceptions=True,
+        )
+        lost = [each for each in (frozen, renamed) if isinstance(each, WindowAlreadyExistsError)]
+        assert len(lost) == 1
+        stored = await registry.window("acme", name)
+        assert stored is not None
+        assert stored.session_id == (window.session_id if lost == [frozen] else session.id)
+        window = renamed if isinstance(renamed, Window) else window

@@ -60,6 +60,7 @@ from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
 from cwm.services.windows.freeze import Freeze
 from cwm.services.windows.quarantine import Quarantine
+from cwm.services.windows.rename import Rename
 from cwm.services.windows.share import Share
 from cwm.services.windows.thaw import Thaw
 from tests.contracts.nouns import a_window
@@ -110,6 +111,7 @@ class Gateway:
     thaw: Thaw
     clone: Clone
     share: Share
+    rename: Rename
     delete: Delete
     browse: Browse
     history: History
@@ -385,6 +387,7 @@ def gateway(
         thaw=thaw,
         clone=clone,
         share=Share(registry, journal),
+        rename=Rename(registry, journal, clock),
         delete=delete,
         browse=Browse(
             registry=registry,

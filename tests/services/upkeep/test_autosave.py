@@ -288,6 +288,15 @@ async def test_a_clone_of_an_automatic_window_stays(saving: Gateway) -> None:
     assert await _windows(saving) == [window]
 
 
+async def test_an_automatic_window_that_is_renamed_stays(saving: Gateway) -> None:
+    await saving.session()
+    await _saved(saving)
+    (window,) = await _windows(saving)
+    assert not (await saving.rename(ANN, window.name, "mine")).automatic
+    assert await _windows(saving) == []
+    assert await _saved(saving) == []
+
+
 async def test_the_longest_session_id_can_be_saved(saving: Gateway) -> None:
     await saving.session("s" * 64)
     assert await _saved(saving) == [SAVED]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots
 from cwm.adapters.sql.registry.scopes import in_force_until_committed
-from cwm.adapters.sql.registry.sessions import LIVE_STATES, uid_of
+from cwm.adapters.sql.registry.sessions import LIVE_STATES
 from cwm.adapters.sql.registry.window_writes import (
     add,
     begin,
@@ -56,7 +56,8 @@ class FreezeRecords:
         session_revision: int | None,
         session_created_at: datetime | None = None,
     ) -> Intent:
-        parent_uid = _uid_of_parent(connection, window)
+        parent_window, parent_uid = _parent(connection, window)
+        window = replace(window, parent_window=parent_window)
         snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
         pending = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
         _freeze_session(connection, window, session_revision, session_created_at)
@@ -247,18 +248,14 @@ def _finished(connection: Connection, window: Window) -> Window:
     return window_of(row)
 
 
-def _uid_of_parent(connection: Connection, window: Window) -> Any:
-    """The uid that the session's thaw recorded for its window, even if another window has that name now."""
+def _parent(connection: Connection, window: Window) -> tuple[str | None, str | None]:
+    """Name and uid of the window that the session was thawed from. Locks the session, so that a rename waits."""
     origin = select(sessions.c.thawed_from, sessions.c.thawed_from_uid).where(
         sessions.c.tenant == window.tenant, sessions.c.id == window.session_id
     )
-    session = connection.execute(origin).one_or_none()
+    session = connection.execute(origin.with_for_update()).one_or_none()
     if session is None:
         raise SessionNotFoundError(
             f"There is no session '{window.session_id}'.", session_id=window.session_id
         )
-    if window.parent_window is None:
-        return None
-    if window.parent_window == session.thawed_from:
-        return session.thawed_from_uid
-    return uid_of(window.tenant, window.parent_window)
+    return session.thawed_from, session.thawed_from_uid

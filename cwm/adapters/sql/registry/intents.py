@@ -31,7 +31,8 @@ class IntentRecords:
 
     @writing
     def begin_thaw(self, connection: Connection, window: Window, session_id: str, at: datetime) -> Intent:
-        row = window_row(connection, window.tenant, window.name)
+        # Locked, so that a rename sees the intent.
+        row = window_row(connection, window.tenant, window.name, lock=True)
         if row is None:
             raise not_found(window.name)
         if not same_content(row, window):

@@ -138,10 +138,12 @@ def end_one(connection: Connection, tenant: str, intent_id: str) -> None:
         snapshots.drop_unused(connection, tenant, snapshot_id)
 
 
-def add(connection: Connection, window: Window, *, snapshot_id: str, parent_uid: Any) -> Window:
-    """Insert the window. The caller calls ``terms.count`` at the end of the transaction."""
+def add(
+    connection: Connection, window: Window, *, snapshot_id: str, parent_uid: Any, uid: str | None = None
+) -> Window:
+    """Insert the window, with a ``uid`` of its own if none is given. The caller calls ``terms.count`` at the end of the transaction."""
     values = window_values(window) | {
-        "uid": uuid4().hex,
+        "uid": uid or uuid4().hex,
         "snapshot_id": snapshot_id,
         "parent_uid": parent_uid,
     }

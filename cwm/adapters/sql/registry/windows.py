@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, literal, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, literal, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots
@@ -78,6 +78,42 @@ class WindowRecords:
         intent = begin(connection, intent_about(stored_clone, Operation.CLONE, self.holder, clone.created_at))
         window_terms.count(connection, stored_clone, 1)
         return stored_clone, intent
+
+    @writing
+    def rename_window(self, connection: Connection, window: Window, name: str, at: datetime) -> Window:
+        tenant, old_name = window.tenant, window.name
+        row = window_row(connection, tenant, old_name, lock=True)
+        if row is None:
+            raise not_found(old_name)
+        current = window_of(row)
+        under_way = select(intents.c.id).where(
+            intents.c.tenant == tenant,
+            intents.c.window_name == old_name,
+            intents.c.operation != Operation.RELEASE.value,
+        )
+        if current.created_at != window.created_at or connection.execute(under_way).first() is not None:
+            raise StorageReadError(
+                f"Window '{old_name}' changed meanwhile, or is being stored or thawed; rename it after that.",
+                window_name=old_name,
+            )
+        this = is_window(tenant, old_name)
+        uid, parent_uid = connection.execute(select(windows.c.uid, windows.c.parent_uid).where(this)).one()
+        renamed = add(
+            connection,
+            replace(current, name=name, automatic=False, updated_at=at),
+            snapshot_id=current.snapshot_id,
+            parent_uid=parent_uid,
+            uid=uid,
+        )
+        its = and_(chunk_refs.c.tenant == tenant, chunk_refs.c.window_name == old_name)
+        connection.execute(update(chunk_refs).where(its).values(window_name=name))
+        window_terms.delist(connection, current)
+        connection.execute(delete(windows).where(this))
+        thawed = and_(sessions.c.tenant == tenant, sessions.c.thawed_from_uid == uid)
+        connection.execute(update(sessions).where(thawed).values(thawed_from=name))
+        heirs = and_(windows.c.tenant == tenant, windows.c.parent_uid == uid)
+        connection.execute(update(windows).where(heirs).values(parent_window=name))
+        return renamed
 
     @writing
     def remove_window(

@@ -269,6 +269,15 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "has_more": False,
         },
     ),
+    "window_rename": Example(
+        {"window_name": "auto_session_abc123_7", "new_name": "before-redis"},
+        {
+            "success": True,
+            "window_name": "before-redis",
+            "session_id": "session_abc123",
+            "token_count": 4096,
+        },
+    ),
     "turn_log": Example(
         {"session_id": "session_abc123", "limit": 2},
         {

@@ -357,6 +357,13 @@ class TurnItem(TypedDict):
     ended_at: NotRequired[Timestamp]
 
 
+class Renamed(TypedDict):
+    success: bool
+    window_name: Annotated[str, Field(description="The name that it has now")]
+    session_id: str
+    token_count: int
+
+
 class TurnTag(TypedDict):
     tag: str
     turn: str

@@ -324,6 +324,27 @@ async def window_share(
     return {"success": True, "visibility": visibility}
 
 
+async def window_rename(
+    window_name: Annotated[inputs.WindowName, Field(description="Name of the window")],
+    new_name: Annotated[inputs.WindowName, Field(description="Its new name; must not be in use")],
+    caller: Caller = CALLER,
+) -> schemas.Renamed:
+    """Give a window another name. Its blocks stay where they are, and what came from it says the new name.
+
+    An automatic window that gets a name of its own is not deleted for newer ones any more.
+
+    Errors: CWM-1002 malformed name; CWM-2002 no such window; CWM-3003 new_name is taken; CWM-4002 it is being
+    stored or thawed (retryable).
+    """
+    window = await caller.services.rename(caller.principal, window_name, new_name)
+    return {
+        "success": True,
+        "window_name": window.name,
+        "session_id": window.session_id,
+        "token_count": window.token_count,
+    }
+
+
 async def window_delete(
     window_name: Annotated[inputs.WindowName, Field(description="Name of the window to delete")],
     force: Annotated[
@@ -361,5 +382,6 @@ def window_tools() -> list[FunctionTool]:
         tool(window_status, "Look at a window or session", schemas.Status, read_only=True),
         tool(window_clone, "Clone a window", schemas.Cloned),
         tool(window_share, "Say who may see a window", schemas.Shared, idempotent=True),
+        tool(window_rename, "Rename a window", schemas.Renamed),
         tool(window_delete, "Delete a window", schemas.Deleted, destructive=True, idempotent=True),
     ]

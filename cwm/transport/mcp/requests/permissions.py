@@ -45,6 +45,7 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "window_freeze": _WRITE,
     "window_clone": _WRITE,
     "window_share": _WRITE,
+    "window_rename": _WRITE,
     "window_delete": _WRITE,
     "window_thaw": _READ | _TALK,
     "session_list": _READ,

@@ -37,6 +37,7 @@ READ_ONLY = {
     "context_stats",
 }
 OURS = {
+    "window_rename",
     "session_create",
     "session_generate",
     "session_delete",
