@@ -40,10 +40,27 @@ def log(
     for each in answer["tags"]:
         names.setdefault(each["turn"], []).append(each["tag"])
     print_table(
-        ("", "NO", "TURN", "TAGS", "FROM", "TOKENS", "CACHED", "LEFT AT", "LINE", "ASKED", "CLIENT"),
+        (
+            "",
+            "NO",
+            "TURN",
+            "TAGS",
+            "FROM",
+            "TOKENS",
+            "CACHED",
+            "FIRST TOKEN",
+            "LEFT AT",
+            "LINE",
+            "ASKED",
+            "CLIENT",
+        ),
         [_row(turn, answer.get("current_turn"), names.get(turn["id"], [])) for turn in answer["turns"]],
         none="There are no turns.",
     )
+    for each in answer["turns"]:
+        if words := each.get("words"):
+            print(f"{each['number']} left at message {each['diverged_at']} ({each['cause']}):")
+            print(f"  - {words['old']}\n  + {words['new']}")
     if "next_before" in answer:
         print(f"Continue with --before {answer['next_before']}.")
 
@@ -202,7 +219,14 @@ def _row(turn: Mapping[str, Any], current: str | None, tags: Sequence[str]) -> t
         comma_list(tags),
         origin,
         f"{turn['token_count']:,}" if turn["state"] == "ended" else turn["state"],
-        f"{turn['cached_tokens']:,}" if "cached_tokens" in turn else "",
+        " ".join(
+            [
+                f"{turn[name]:,}" if name == "cached_tokens" else turn[name]
+                for name in ("cached_tokens", "missed")
+                if name in turn
+            ]
+        ),
+        f"{turn['first_token_ms']:,} ms" if "first_token_ms" in turn else "",
         f"{turn['diverged_at']}: {turn['cause']}" if "cause" in turn else "",
         turn.get("line", ""),
         moment(turn["asked_at"]),

@@ -1,14 +1,18 @@
-"""Divergence: where a request first leaves what its session recorded, and why."""
+"""Divergence: where a request first leaves what its session recorded, and why; and where the engine's cache ended before that."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-from cwm.domain.turn import Message, Profile
+from cwm.domain.turn import Message, Profile, Turn
 
-_SYSTEM = ("system", "developer")
+_SYSTEM: Final = ("system", "developer")
+_CHARS_BEFORE: Final = 40
+_CHARS_AFTER: Final = 80
 
 
 class Cause(StrEnum):
@@ -29,11 +33,52 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """``message`` is the index of the first message that differs; with other tools it is 0."""
+    """``message`` is the index of the first message that differs; with other tools it is 0.
+
+    There the request has the message with the digest ``new`` in place of ``old`` (None: no message).
+    """
 
     message: int
     cause: Cause
     role: str = ""
+    old: str | None = None
+    new: str | None = None
+
+
+class Miss(StrEnum):
+    """Why an engine computed KV that it, or another, had computed before: the likely cause."""
+
+    EVICTED = "evicted"
+    ANOTHER_ENGINE = "another_engine"
+
+
+def miss(turn: Turn, parent: Turn, block: int) -> Miss | None:
+    """Why more of an ended turn's prompt was computed than its parent predicts; None if it was not.
+
+    Predicted is the KV of the tokens that they share, in whole blocks of so many tokens; one block less is no miss. A parent that ended after
+    the turn was asked predicts nothing.
+    """
+    if turn.cached_tokens is None or parent.ended_at is None or parent.ended_at > turn.asked_at:
+        return None
+    predicted = min(turn.parent_at, turn.prompt_tokens - 1) // block * block
+    if turn.cached_tokens + block >= predicted:
+        return None
+    return Miss.EVICTED if parent.cache_salt in {None, turn.cache_salt} else Miss.ANOTHER_ENGINE
+
+
+def words_around(old: str, new: str) -> tuple[str, str]:
+    """Of both texts a few words around the first character that differs."""
+    common = bisect_left(range(min(len(old), len(new))), 1, key=lambda end: old[: end + 1] != new[: end + 1])
+    start = max(common - _CHARS_BEFORE, 0)
+    if start:
+        start = max(old.rfind(" ", 0, common - _CHARS_BEFORE // 2) + 1, start)
+    return _cut(old, start, common), _cut(new, start, common)
+
+
+def _cut(text: str, start: int, common: int) -> str:
+    end = common + _CHARS_AFTER
+    words = " ".join(text[start:end].split())
+    return f"{'…' if start else ''}{words}{'…' if end < len(text) else ''}"
 
 
 def divergence(
@@ -50,11 +95,10 @@ def divergence(
     if index == len(line):
         return None
     if index == len(digests):
-        return Divergence(index, Cause.REPEATED)
+        return Divergence(index, Cause.REPEATED, old=line[index])
     role = str(messages[index].content.get("role", ""))
-    return Divergence(
-        index, _cause(role, index, digests, line, [message.content.get("role") for message in messages]), role
-    )
+    cause = _cause(role, index, digests, line, [message.content.get("role") for message in messages])
+    return Divergence(index, cause, role, line[index], digests[index])
 
 
 def _cause(

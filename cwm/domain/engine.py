@@ -24,6 +24,9 @@ class CacheScope(StrEnum):
     SESSION = "session"
 
 
+_LARGEST_DEFAULT_BLOCK: Final = 128
+
+
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
     """One model served by one engine, as far as its KV depends on it.
@@ -47,6 +50,11 @@ class EngineIdentity:
     kv_dtype: str | None = None
     tokenizer_digest: str = ""
     template_digest: str = ""
+
+    @property
+    def reused_block(self) -> int:
+        """The tokens of the largest block that KV is reused in; of an engine that does not say, vLLM's default on a CPU."""
+        return max(self.chunk_size or 0, self.block_size or 0) or _LARGEST_DEFAULT_BLOCK
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -54,6 +54,12 @@ def profile_of(messages: Iterable[Mapping[str, Any]], tools: Any) -> Profile:
     return Profile(_digest(system), _digest("\n".join(definitions)))
 
 
+def text_of(content: Mapping[str, Any]) -> str:
+    """What a message says: its text, and the tools that it calls."""
+    calls = [_json(_canonical_call(call)) for call in content.get("tool_calls") or ()]
+    return "\n".join([*_texts(content.get("content")), *calls])
+
+
 def canonical_message(content: Mapping[str, Any]) -> dict[str, Any]:
     """What all transmissions of a message have in common: the canonical form of a canonical form is itself.
 

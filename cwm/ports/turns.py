@@ -91,5 +91,8 @@ class TurnRecords(Protocol):
     async def message_digests(self, turn: Turn) -> tuple[str, ...]:
         """The digests of :meth:`turn_messages`."""
 
+    async def messages_with(self, tenant: str, session_id: str, digests: Sequence[str]) -> list[Message]:
+        """Those of a session's messages that have these digests, in any order. CWM-4004."""
+
     async def turn_messages(self, turn: Turn) -> list[Message]:
         """The messages of an ended turn's context, oldest first: its prompt's, then its answer. CWM-4004."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from cwm.domain.divergence import Cause, Divergence, divergence
+from cwm.domain.divergence import Cause, Divergence, Miss, divergence, miss, words_around
 from cwm.domain.messages import message_of
-from cwm.domain.turn import Message, Profile
+from cwm.domain.turn import Message, Profile, Turn
+from tests.contracts.nouns import LATER, NOW, a_turn
 
 AGENT = Profile("system", "tools")
 
@@ -38,7 +42,59 @@ def test_the_first_message_that_differs_is_named_with_its_cause(
     asked: list[Message], expected: Divergence | None
 ) -> None:
     line = [message.digest for message in LINE]
-    assert divergence(asked, AGENT, line, AGENT) == expected
+    left = divergence(asked, AGENT, line, AGENT)
+    assert (left and replace(left, old=None, new=None)) == expected
+
+
+def test_both_messages_are_named_where_they_differ() -> None:
+    line = [message.digest for message in LINE]
+    asked = [*LINE[:3], *said("uThree?")]
+    edited, repeated = divergence(asked, AGENT, line, AGENT), divergence(LINE[:4], AGENT, line, AGENT)
+    assert edited is not None
+    assert repeated is not None
+    assert (edited.old, edited.new) == (line[3], asked[3].digest)
+    assert (repeated.old, repeated.new) == (line[4], None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("One two", "One three", ("One two", "One three")),
+        ("", "One", ("", "One")),
+        (
+            f"{'begin ' * 50}old {'end ' * 50}",
+            f"{'begin ' * 50}new",
+            (f"…{'begin ' * 4}old {'end ' * 18}end…", f"…{'begin ' * 4}new"),
+        ),
+        ("x" * 500, "x" * 400, (f"…{'x' * 120}…", f"…{'x' * 40}")),
+    ],
+    ids=["short", "nothing", "long", "one word"],
+)
+def test_words_are_those_around_the_first_difference(old: str, new: str, words: tuple[str, str]) -> None:
+    assert words_around(old, new) == words
+
+
+PARENT = a_turn("parent", ended_at=NOW, cache_salt="salt")
+
+
+@pytest.mark.parametrize(
+    ("fields", "parent", "expected"),
+    [
+        ({"cached_tokens": 96}, PARENT, None),
+        ({"cached_tokens": 64}, PARENT, None),
+        ({"cached_tokens": 63}, PARENT, Miss.EVICTED),
+        ({"cached_tokens": 0, "cache_salt": "other"}, PARENT, Miss.ANOTHER_ENGINE),
+        ({"cached_tokens": 0, "cache_salt": "other"}, replace(PARENT, cache_salt=None), Miss.EVICTED),
+        ({"cached_tokens": None}, PARENT, None),
+        ({"cached_tokens": 0, "prompt_tokens": 64}, PARENT, None),
+        ({"cached_tokens": 0}, replace(PARENT, ended_at=LATER), None),
+    ],
+)
+def test_a_cache_that_ended_over_a_block_before_the_parent_does_was_missed(
+    fields: dict[str, Any], parent: Turn, expected: Miss | None
+) -> None:
+    turn = a_turn(asked_at=NOW, cache_salt="salt", parent_at=100, prompt_tokens=120)
+    assert miss(replace(turn, **fields), parent, 32) == expected
 
 
 def test_other_tools_are_the_cause_where_the_messages_are_equal() -> None:

@@ -179,8 +179,8 @@ class Admission:
             said = await self._said(session, messages, request.profile(), apart=apart, captured=captured)
         if session.owner != principal.subject:
             await self.journal.shared(principal, "session", session_id=session.id, owner=session.owner)
-        await turn.ask(session, said)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
+        await turn.ask(session, said, cache_salt=salt, block=identity.reused_block)
         return Outbound(
             request,
             request.body(salt, weights=identity.weights_digest, recorded=True, prompt=prompt),

@@ -121,7 +121,7 @@ class Exchange:
 
     ``reader`` is called with the head and gives the parser of the answer. ``settle`` is awaited once, with the
     parsed answer: after the engine's last byte and before the client gets the end. Its error is raised to the
-    client.
+    client. ``first_token_ms``: how long the engine took until the first token arrived, once it has.
     """
 
     engine: Engine
@@ -129,6 +129,7 @@ class Exchange:
     reader: Callable[[Head], TurnAnswer]
     settle: Callable[[Head, TurnAnswer], Awaitable[None]]
     departure: Departure = field(default_factory=Departure)
+    first_token_ms: int | None = field(default=None, init=False)
     _settled: bool = False
     _complete: bool = False
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -203,6 +204,7 @@ class Exchange:
 
     async def _talk(self) -> None:
         outgoing = self.outgoing
+        began = asyncio.get_running_loop().time()
         async with self.engine.forward(
             outgoing.method, outgoing.path, outgoing.body, outgoing.headers
         ) as upstream:
@@ -212,13 +214,21 @@ class Exchange:
             size = 0
             async for chunk in upstream.chunks():
                 size += len(chunk)
-                await self._pass_on(answer.feed(chunk))
+                data = answer.feed(chunk)
+                if answer.begun:
+                    self._note_first_token(began)
+                await self._pass_on(data)
                 if self._pipe.abandoned and answer.begun:
                     break
             tail = await aside(size, answer.finish)
+        self._note_first_token(began)
         await self._settle_once()
         await self._pass_on(tail)
         self._complete = True
+
+    def _note_first_token(self, began: float) -> None:
+        if self.first_token_ms is None:
+            self.first_token_ms = round((asyncio.get_running_loop().time() - began) * 1000)
 
     async def _pass_on(self, data: bytes) -> None:
         if self._answer is not None and self._answer.ended:

@@ -16,6 +16,7 @@ from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.visibility import Right
+from cwm.ports.clock import Clock
 from cwm.ports.engine import Delta, Engine, Generation
 from cwm.ports.registry import Registry
 from cwm.services.access.limits import Limits
@@ -61,15 +62,23 @@ class Generated:
 
 @dataclass(slots=True)
 class _StreamedAnswer:
-    """The part of a streamed answer received so far."""
+    """The part of a streamed answer received so far, from when it was asked for."""
 
+    clock: Clock
+    began: float = field(init=False)
+    first_token_ms: int | None = None
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        self.began = self.clock.monotonic()
+
     def take(self, delta: Delta) -> None:
+        if delta.token_ids and self.first_token_ms is None:
+            self.first_token_ms = round((self.clock.monotonic() - self.began) * 1000)
         self.texts.append(delta.text)
         self.token_ids.extend(delta.token_ids)
         self.finish_reason = delta.finish_reason or self.finish_reason
@@ -164,7 +173,8 @@ class Generate:
             weights=identity.weights_digest,
         )
         metadata = {**session.metadata, **template.as_metadata()}
-        await in_flight.ask(session, await self._said(session, turn, template))
+        said = await self._said(session, turn, template)
+        await in_flight.ask(session, said, cache_salt=generation.cache_salt, block=identity.reused_block)
         answer = await self._run(principal, session, generation, metadata, in_flight, caller)
         self.reuse.turn(principal.tenant, answer.prompt_tokens, answer.cached_tokens)
         return Generated(
@@ -216,7 +226,7 @@ class Generate:
         CWM-3002 if the session moved on or ended meanwhile; the turn is then not part of it. ``recorded`` of any
         other error says whether it is.
         """
-        answer, recorded = _StreamedAnswer(), True
+        answer, recorded = _StreamedAnswer(self.turns.clock), True
         engine_error: CwmError | None = None
         try:
             async with aclosing(self.engine.stream(generation)) as deltas:
@@ -240,8 +250,11 @@ class Generate:
                     len(generation.token_ids),
                     message_of({"role": "assistant", "content": "".join(answer.texts)}),
                     answer.cached_tokens,
+                    first_token_ms=answer.first_token_ms,
                 )
                 recorded = await in_flight.record(answered, metadata, revision=session.revision) is not None
+                if in_flight.missed is not None:
+                    self.journal.meter.event(f"turn_missed_{in_flight.missed}")
                 if recorded and engine_error is not None:
                     engine_error.recorded = len(answered.token_ids)
         if not recorded:

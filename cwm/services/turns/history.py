@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cwm.domain.divergence import words_around
 from cwm.domain.errors import InvalidParameterError, TurnNotFoundError
+from cwm.domain.messages import text_of
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -25,7 +27,8 @@ MAX_TURNS: Final = 200
 class TurnLog:
     """One page of turns, the newest first, and the newest tags of the session's turns.
 
-    ``current_turn``: the one whose context the session or window is.
+    ``current_turn``: the one whose context the session or window is. ``words``: by the ids of turns whose request left what was recorded, what was said there
+    and what the request says.
     """
 
     session_id: str
@@ -33,6 +36,7 @@ class TurnLog:
     turns: Sequence[Turn]
     has_more: bool
     tags: Sequence[TurnTag]
+    words: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,14 @@ class History:
         session_id, current = await self._current(principal, of)
         session = await self.registry.session(principal.tenant, session_id, any_state=True)
         tags: Sequence[TurnTag] = ()
+        words: Mapping[str, tuple[str, str]] = {}
         if session is None or may(principal, session.circle, Right.CONTENTS):
             turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
             tags = await self.registry.tags(principal.tenant, session_id)
+            words = await self._words(principal, session_id, turns[:limit])
         else:
             turns = await self._path(principal.tenant, current, limit + 1, before)
-        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags)
+        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags, words)
 
     async def tags(self, principal: Principal) -> Sequence[TurnTag]:
         """The newest 1,000 tags of the sessions that the principal sees, deleted ones included."""
@@ -113,6 +119,20 @@ class History:
         if session is None:
             raise TurnNotFoundError(_missing(of), turn=transcript.turn.id)
         return Context(session, transcript.token_ids or (), transcript.messages)
+
+    async def _words(
+        self, principal: Principal, session_id: str, turns: Sequence[Turn]
+    ) -> dict[str, tuple[str, str]]:
+        digests = {digest for turn in turns for digest in (turn.old_message, turn.new_message) if digest}
+        if not digests:
+            return {}
+        messages = await self.registry.messages_with(principal.tenant, session_id, sorted(digests))
+        texts = {message.digest: text_of(message.content) for message in messages}
+        both = {
+            turn.id: [texts.get(each or "", "") for each in (turn.old_message, turn.new_message)]
+            for turn in turns
+        }
+        return {turn_id: words_around(old, new) for turn_id, (old, new) in both.items() if old != new}
 
     async def _window(self, principal: Principal, name: str) -> Window:
         require_window_name(name)

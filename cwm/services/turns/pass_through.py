@@ -141,7 +141,7 @@ class PassThrough:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
-                await self._settle(outbound, head, answer, principal)
+                await self._settle(outbound, head, answer, principal, exchange.first_token_ms)
 
         headers, departure = _departure(incoming, outbound)
         exchange = Exchange(
@@ -171,7 +171,12 @@ class PassThrough:
                 await outbound.turn.close()
 
     async def _settle(
-        self, outbound: Outbound, head: Head, answer: TurnAnswer, principal: Principal | None
+        self,
+        outbound: Outbound,
+        head: Head,
+        answer: TurnAnswer,
+        principal: Principal | None,
+        first_token_ms: int | None,
     ) -> None:
         if head.status != HTTPStatus.OK:
             return
@@ -190,9 +195,12 @@ class PassThrough:
         if token_ids is not None:
             message = None if content is None else message_of(content)
             cached = None if usage is None else usage.cached_tokens
+            left = outbound.left.is_set()
             await outbound.turn.record(
-                Answered(token_ids, answer.prompt_tokens(), message, cached, outbound.left.is_set())
+                Answered(token_ids, answer.prompt_tokens(), message, cached, left, first_token_ms)
             )
+            if outbound.turn.missed is not None:
+                self.journal.meter.event(f"turn_missed_{outbound.turn.missed}")
         elif answer.begun or not head.streamed:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
 

@@ -51,7 +51,7 @@ class Parentage:
     ``compacts``: the turn that the line ended with, where it goes on from a summary.
     """
 
-    parent: str | None = None
+    parent: Turn | None = None
     parent_at: int = 0
     parent_messages: int = 0
     continues: bool = False
@@ -95,7 +95,7 @@ class Placement:
         )
         request_digests = tuple(message.digest for message in said.messages)
         return Parentage(
-            None if parent is None else parent.id,
+            parent,
             parent_at,
             _common(request_digests, inherited) if said.whole else len(inherited),
             parent is not None and parent_at >= parent.prompt_tokens,

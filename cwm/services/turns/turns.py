@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.conversation import chained
-from cwm.domain.divergence import Divergence
+from cwm.domain.divergence import Divergence, Miss, miss
 from cwm.domain.errors import CwmError, SessionNotActiveError
 from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
@@ -40,7 +40,8 @@ class _Lock:
 class Answered:
     """How a turn ended: the token ids of prompt and answer, where the answer begins, and the answer as a message.
 
-    ``abandoned``: its client did not wait for the whole answer.
+    ``abandoned``: its client did not wait for the whole answer. ``first_token_ms``: from the request to the engine to the first token that
+    arrived, which is the last of an answer in one piece.
     """
 
     token_ids: TokenIds
@@ -48,6 +49,7 @@ class Answered:
     message: Message | None = None
     cached_tokens: int | None = None
     abandoned: bool = False
+    first_token_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class RunningTurn:
     _said: Said = field(default_factory=Said)
     _asked: Turn | None = None
     _id: str | None = None
+    _block: int = 0
+    _missed: Miss | None = None
 
     @property
     def id(self) -> str | None:
@@ -136,8 +140,18 @@ class RunningTurn:
         """Where its request leaves what was recorded."""
         return self._said.diverged
 
-    async def ask(self, session: Session, said: Said) -> None:
-        """Record that the turn is asked in ``session``. CWM-3002 if the session is not live; CWM-4001."""
+    @property
+    def missed(self) -> Miss | None:
+        """Why the engine computed more of its prompt than was to be expected, once it is recorded."""
+        return self._missed
+
+    async def ask(
+        self, session: Session, said: Said, *, cache_salt: str | None = None, block: int = 0
+    ) -> None:
+        """Record that the turn is asked in ``session``, of an engine that reuses KV in blocks of so many tokens (0: unknown).
+
+        CWM-3002 if the session is not live; CWM-4001.
+        """
         session.require_live("a turn")
         turns = self._turns
         turn = Turn(
@@ -148,12 +162,19 @@ class RunningTurn:
             asked_at=turns.clock.now(),
             client=ORIGIN.get().user_agent or "",
             profile=said.profile,
-            diverged_at=None if said.diverged is None else said.diverged.message,
-            cause="" if said.diverged is None else said.diverged.cause.value,
             chain=said.chain,
+            cache_salt=cache_salt,
         )
+        if (diverged := said.diverged) is not None:
+            turn = replace(
+                turn,
+                diverged_at=diverged.message,
+                cause=diverged.cause.value,
+                old_message=diverged.old,
+                new_message=diverged.new,
+            )
         await turns.forget()
-        self._said, self._id = said, turn.id
+        self._said, self._id, self._block = said, turn.id, block
         self._asked = await turns.records.begin_turn(turn, session.created_at)
         if self._asked is None:
             raise SessionNotActiveError(
@@ -187,6 +208,7 @@ class RunningTurn:
             digest=digests[total],
             cached_tokens=answered.cached_tokens,
             abandoned=answered.abandoned,
+            first_token_ms=answered.first_token_ms,
             ended_at=self._turns.clock.now(),
             chain=_chain(pending, answered),
         )
@@ -194,16 +216,19 @@ class RunningTurn:
         try:
             parentage = await Placement(records)(turn, prompt, self._said)
             messages = (*self._said.messages, *((answered.message,) if answered.message else ()))
+            turn = replace(
+                turn,
+                parent_at=parentage.parent_at,
+                parent_messages=parentage.parent_messages,
+                continues=parentage.continues,
+                main=parentage.standing is not Standing.SIDE,
+                compacts=parentage.compacts,
+            )
+            if (parent := parentage.parent) is not None:
+                self._missed = miss(turn, parent, self._block) if self._block else None
+                turn = replace(turn, parent=parent.id, missed=self._missed and self._missed.value)
             session = await records.end_turn(
-                replace(
-                    turn,
-                    parent=parentage.parent,
-                    parent_at=parentage.parent_at,
-                    parent_messages=parentage.parent_messages,
-                    continues=parentage.continues,
-                    main=parentage.standing is not Standing.SIDE,
-                    compacts=parentage.compacts,
-                ),
+                turn,
                 TurnParts(
                     answered.token_ids[parentage.parent_at :],
                     messages[parentage.parent_messages if self._said.whole else 0 :],

@@ -16,6 +16,7 @@ from cwm.domain.errors import (
     TokenBudgetError,
 )
 from cwm.domain.limits import LimitRules, Rate
+from cwm.domain.turn import TurnQuery
 from cwm.services.turns.generate import TurnInput
 from tests.fakes.engine import END
 from tests.services.replicas_of import ANN, BOB
@@ -221,3 +222,26 @@ async def test_cached_and_computed_tokens_are_counted_apart(cwm: Gateway) -> Non
     }
     assert counted["cached"] == 96
     assert counted["cached"] + counted["computed"] == len(TEXT) + len(TEXT) + 8 + len(" more")
+
+
+async def test_a_turn_says_when_its_first_token_came_and_why_its_cache_ended_early(cwm: Gateway) -> None:
+    await cwm.session()
+    await cwm.says("s1", "And on.")
+    cwm.engine.restart()
+    cwm.kv_tier.lose(await cwm.session_key())
+    await cwm.says("s1", "And on.")
+    third, *earlier = await cwm.registry.turns("acme", "s1", TurnQuery())
+    assert [turn.missed for turn in earlier] == [None, None]
+    assert (third.missed, third.cached_tokens) == ("evicted", 0)
+    assert third.first_token_ms
+
+
+async def test_a_cache_under_another_salt_is_named_as_the_cause(cwm: Gateway) -> None:
+    await cwm.session()
+    session = await cwm.registry.session("acme", "s1")
+    assert session is not None
+    await cwm.registry.retire_scope("acme", session.salt_scope)
+    await cwm.says("s1", "And on.")
+    second = await cwm.registry.current_turn("acme", "s1")
+    assert second is not None
+    assert (second.missed, second.cached_tokens) == ("another_engine", 0)

@@ -13,7 +13,10 @@ from sqlalchemy import text, update
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.domain.audit import Severity
 from cwm.domain.engine import CacheScope
+from cwm.domain.principal import Principal
 from cwm.domain.session import SessionState
+from cwm.domain.turn import TurnSource
+from cwm.services.turns.history import History
 from tests.adapters.vllm.fake_vllm import LARGE, MAX_MODEL_LEN, MODEL, SPECIAL, Behaviour, FakeVllm
 from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
 
@@ -75,7 +78,22 @@ async def test_an_answer_says_which_turn_it_is_and_where_its_request_left_what_w
     turn = await cwm.registry.turn(TENANT, edited.headers["cwm-turn"])
     assert turn is not None
     assert (turn.diverged_at, turn.cause, turn.number) == (2, "edited", 3)
+    assert turn.first_token_ms is not None
+    log = await History(cwm.registry).log(Principal(TENANT, "ann"), TurnSource(session_id="s1"))
+    assert log.words == {turn.id: ("on", "no")}
     assert cwm.meter.counts["event turn_diverged_edited"] == 1
+
+
+async def test_a_turn_whose_cache_ended_early_says_so(cwm: Gateway) -> None:
+    said: list[Any] = [{"role": "user", "content": "hey " * 200}]
+    first = await cwm.client.post(CHAT, json=request(CHAT, messages=said), headers=SESSION)
+    said += [first.json()["choices"][0]["message"], {"role": "user", "content": "on"}]
+    extended = await cwm.client.post(CHAT, json=request(CHAT, messages=said), headers=SESSION)
+    turn = await cwm.registry.turn(TENANT, extended.headers["cwm-turn"])
+    assert turn is not None
+    assert (turn.missed, turn.cause) == ("evicted", "")
+    assert turn.cached_tokens == turn.prompt_tokens // 2
+    assert cwm.meter.counts["event turn_missed_evicted"] == 1
 
 
 async def test_a_turn_that_is_asked_apart_is_no_part_of_the_conversation(cwm: Gateway) -> None:

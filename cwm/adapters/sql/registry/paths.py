@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Select, bindparam, literal, select
@@ -69,12 +70,20 @@ def messages_of(connection: Connection, tenant: str, session_id: str, turn_id: s
     """The messages of an ended turn's context. CWM-4004."""
     whose = {"session_id": session_id, "turn_id": turn_id}
     digests = digests_of(connection, tenant, session_id, turn_id)
-    contents: dict[str, dict[str, Any]] = {}
+    messages = {each.digest: each for each in messages_with(connection, tenant, session_id, digests)}
+    if not messages.keys() >= set(digests):
+        raise StorageCorruptionError("A message of a turn is gone.", **whose)
+    return [messages[digest] for digest in digests]
+
+
+def messages_with(
+    connection: Connection, tenant: str, session_id: str, digests: Sequence[str]
+) -> list[Message]:
+    """Those of a session's messages that have these digests. CWM-4004."""
+    messages: list[Message] = []
     for batch in at_a_time(sorted(set(digests))):
         which = {"of_tenant": tenant, "of_session": session_id, "of_digests": batch}
         rows = connection.execute(_CONTENTS, which).all()
-        messages = restore_json((row.packed for row in rows), **whose)
-        contents |= zip((row.digest for row in rows), messages, strict=True)
-    if not contents.keys() >= set(digests):
-        raise StorageCorruptionError("A message of a turn is gone.", **whose)
-    return [Message(digest, contents[digest]) for digest in digests]
+        contents = restore_json((row.packed for row in rows), session_id=session_id)
+        messages += map(Message, (row.digest for row in rows), contents)
+    return messages

@@ -30,7 +30,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.packed import compress, compress_json
-from cwm.adapters.sql.registry.paths import digests_of, messages_of, tokens_of
+from cwm.adapters.sql.registry.paths import digests_of, messages_of, messages_with, tokens_of
 from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
 from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime
@@ -265,6 +265,12 @@ class TurnRecords:
     def asked_turns_of_every_tenant(self, connection: Connection, limit: int) -> list[Turn]:
         in_flight = select(*TURN).where(turns.c.state == TurnState.ASKED.value)
         return [turn_of(row) for row in connection.execute(in_flight.order_by(turns.c.asked_at).limit(limit))]
+
+    @reading
+    def messages_with(
+        self, connection: Connection, tenant: str, session_id: str, digests: Sequence[str]
+    ) -> list[Message]:
+        return messages_with(connection, tenant, session_id, digests)
 
     @reading
     def turn_messages(self, connection: Connection, turn: Turn) -> list[Message]:

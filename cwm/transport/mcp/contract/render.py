@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, cast
 
-from cwm.domain.divergence import Cause
+from cwm.domain.divergence import Cause, Miss
 from cwm.domain.engine import Tier
 from cwm.domain.facts import Fact
 from cwm.domain.session import Session
@@ -144,7 +144,7 @@ def turn_log(log: TurnLog) -> schemas.TurnLog:
     answer: schemas.TurnLog = {
         "success": True,
         "session_id": log.session_id,
-        "turns": [_turn_item(turn) for turn in log.turns],
+        "turns": [_turn_item(turn, log.words.get(turn.id)) for turn in log.turns],
         "tags": [turn_tag(tag) for tag in log.tags],
         "has_more": log.has_more,
     }
@@ -216,7 +216,7 @@ def _fact(fact: Fact) -> schemas.LeftOutFact:
     return {"kind": fact.kind.value, "text": fact.text, "message": fact.message, "role": role}
 
 
-def _turn_item(turn: Turn) -> schemas.TurnItem:
+def _turn_item(turn: Turn, words: tuple[str, str] | None = None) -> schemas.TurnItem:
     answer: schemas.TurnItem = {
         "id": turn.id,
         "number": turn.number,
@@ -240,6 +240,12 @@ def _turn_item(turn: Turn) -> schemas.TurnItem:
         answer["cached_tokens"] = turn.cached_tokens
     if turn.compacts is not None:
         answer["compacts"] = turn.compacts
+    if turn.missed is not None:
+        answer["missed"] = Miss(turn.missed).value
+    if turn.first_token_ms is not None:
+        answer["first_token_ms"] = turn.first_token_ms
+    if words is not None:
+        answer["words"] = {"old": words[0], "new": words[1]}
     return answer
 
 

@@ -302,6 +302,11 @@ class SessionList(TypedDict):
     next_cursor: NotRequired[Annotated[str, Field(description="Pass as cursor for the next page")]]
 
 
+class TurnWords(TypedDict):
+    old: str
+    new: str
+
+
 class TurnItem(TypedDict):
     id: str
     number: Annotated[int, Field(description="Counts the turns of a session in the order they were asked")]
@@ -333,6 +338,23 @@ class TurnItem(TypedDict):
             Field(description="The line's turn before, where this goes on from a summary; see turn_left_out"),
         ]
     ]
+    missed: NotRequired[
+        Annotated[
+            Literal["evicted", "another_engine"],
+            Field(
+                description="The likely cause why cached_tokens is over a block less than parent_at; "
+                "another_engine: or another salt"
+            ),
+        ]
+    ]
+    first_token_ms: NotRequired[
+        Annotated[
+            int,
+            Field(
+                description="Until the engine's first token arrived; of an answer in one piece, until that"
+            ),
+        ]
+    ]
     diverged_at: NotRequired[
         Annotated[int, Field(description="Message at which its request left those of the then current turn")]
     ]
@@ -349,6 +371,11 @@ class TurnItem(TypedDict):
                 "unrelated",
             ],
             Field(description="Why it left them; rendered: an answer came back with other words"),
+        ]
+    ]
+    words: NotRequired[
+        Annotated[
+            TurnWords, Field(description="A few words of both messages around where they differ; in turn_log")
         ]
     ]
     author: str

@@ -41,7 +41,8 @@ async def turn_log(
     A turn leaves its parent at token parent_at: it continues its parent, or branches off when it leaves it before the
     parent's answer. Turns of the conversation itself have line main; current_turn is the last of them, and what
     window_freeze saves. For a window, current_turn is the turn whose context the window is. Counts are in
-    tokens; cached_tokens of a turn's prompt_tokens were not computed again. tags are the names that turn_tag gave to
+    tokens; cached_tokens of a turn's prompt_tokens were not computed again, missed says why that is less than what it shares
+    with its parent. tags are the names that turn_tag gave to
     turns of the session.
 
     Errors: CWM-1001/1002/1003 malformed or missing field; CWM-2001 no such session; CWM-2002 no such window.
