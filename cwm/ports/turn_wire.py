@@ -119,7 +119,8 @@ class TurnRequest(Protocol):
     def generation_ids(self, request_id: str) -> Sequence[str]:
         """The engine's ids of what it generates for this request, if the request carries ``request_id``."""
 
-    def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer: ...
+    def answer(self, *, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:
+        """A reader of the answer. ``session`` names the session that it is recorded in, whose tenant included."""
 
 
 class TurnWire(Protocol):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from cwm.adapters.vllm.prompt_ids import RecentPrompts
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
@@ -71,7 +72,7 @@ class _Ids:
         self.usage: PromptUsage | None = None
 
     def take(self, answer: dict[str, Any]) -> None:
-        self._take_prompt(answer.get("prompt_token_ids"))
+        self.take_prompt(answer.get("prompt_token_ids"))
         for choice in _choices(answer):
             self._take_choice(choice)
         self.usage = usage_of(answer.get("usage")) or self.usage
@@ -89,7 +90,7 @@ class _Ids:
                 continue
             ids = from_json(match[1])
             if name[1]:
-                self._take_prompt(ids)
+                self.take_prompt(ids)
             else:
                 self._take_choice({"index": choices, "token_ids": ids})
                 choices += 1
@@ -125,12 +126,12 @@ class _Ids:
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
         if choice.get("index") == 0:
-            self._take_prompt(choice.get("prompt_token_ids"))
+            self.take_prompt(choice.get("prompt_token_ids"))
             self._take_new(choice)
         elif isinstance(ids := choice.get("token_ids"), list):
             self._others += len(ids)
 
-    def _take_prompt(self, ids: Any) -> None:
+    def take_prompt(self, ids: Any) -> None:
         if isinstance(ids, list) and ids:
             self._prompt = ids
 
@@ -240,18 +241,42 @@ def _object(content: bytes) -> dict[str, Any]:
 class _Answer:
     """What both forms of an answer know of its token ids and its message."""
 
-    __slots__ = ("_hide_ids", "_ids", "_message", "_named", "_recorded", "begun", "ended")
+    __slots__ = (
+        "_hide_ids",
+        "_ids",
+        "_message",
+        "_named",
+        "_prompts",
+        "_recorded",
+        "_session",
+        "begun",
+        "ended",
+    )
 
     def __init__(
-        self, *, hide_ids: bool, recorded: bool, named: Callable[[bytes], bytes] | None = None
+        self,
+        *,
+        hide_ids: bool,
+        recorded: bool,
+        named: Callable[[bytes], bytes] | None = None,
+        prompts: RecentPrompts | None = None,
+        session: str = "",
     ) -> None:
         self._named = named or _as_it_is
+        self._prompts = prompts or RecentPrompts()
+        self._session = session
         self._ids = _Ids()
         self._message = _Message()
         self._hide_ids = hide_ids
         self._recorded = recorded
         self.begun = False
         self.ended = False
+
+    def _without_prompt(self, content: bytes) -> bytes:
+        """Take the ids of the prompt out of a part of the answer."""
+        ids, rest = self._prompts.take(self._session, content)
+        self._ids.take_prompt(ids)
+        return rest
 
     def token_ids(self) -> TokenIds | None:
         return self._ids.together()
@@ -284,9 +309,11 @@ class BodyAnswer(_Answer):
         recorded: bool = True,
         max_bytes: int = _MAX_BYTES,
         named: Callable[[bytes], bytes] | None = None,
+        prompts: RecentPrompts | None = None,
+        session: str = "",
     ) -> None:
         # Neither begun nor ended before it is complete: an aborted request leaves nothing to record.
-        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named)
+        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
         self._chunks: list[bytes] = []
         self._max_bytes = max_bytes
         self._size = 0
@@ -307,13 +334,14 @@ class BodyAnswer(_Answer):
 
     def finish(self) -> bytes:
         content = self._joined()
-        bare = without_ids(content) if self._recorded else content
-        if self._size <= _LARGE_BYTES:
-            answer = _object(content)
+        rest = self._without_prompt(content) if self._recorded else content
+        bare = without_ids(rest) if self._recorded else content
+        if self._size <= _LARGE_BYTES or (self._recorded and len(rest) <= _LARGE_BYTES):
+            answer = _object(rest)
             self._ids.take(answer)
             self._message.take(answer)
         elif self._recorded:
-            self._ids.take_large(content)
+            self._ids.take_large(rest)
             if len(bare) <= _LARGE_BYTES:
                 self._message.take(_object(bare))
         else:
@@ -332,9 +360,15 @@ class StreamAnswer(_Answer):
     __slots__ = ("_pending",)
 
     def __init__(
-        self, *, recorded: bool, hide_ids: bool, named: Callable[[bytes], bytes] | None = None
+        self,
+        *,
+        recorded: bool,
+        hide_ids: bool,
+        named: Callable[[bytes], bytes] | None = None,
+        prompts: RecentPrompts | None = None,
+        session: str = "",
     ) -> None:
-        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named)
+        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
         self._pending: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
@@ -356,7 +390,8 @@ class StreamAnswer(_Answer):
         return self._named(self._event(rest)) if rest else b""
 
     def _event(self, event: bytes) -> bytes:
-        data = _data_of(event)
+        rest = self._without_prompt(event) if self._recorded else event
+        data = _data_of(rest)
         if not data:
             return event
         if data == _DONE:
@@ -373,7 +408,7 @@ class StreamAnswer(_Answer):
         self.begun = self._ids.begun
         if not self._hide_ids:
             return event
-        return b"" if _is_only_for_ids(answer) else without_ids(event)
+        return b"" if _is_only_for_ids(answer) else without_ids(rest)
 
 
 def _too_large(max_bytes: int) -> InvalidParameterError:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cwm.adapters.vllm import request_fields, wire
 from cwm.adapters.vllm.media import MediaRule
+from cwm.adapters.vllm.prompt_ids import RecentPrompts
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer, renaming
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
@@ -64,6 +65,7 @@ class OpenAiRequest:
     operation: str | None
     max_answer_bytes: int
     media: MediaRule = field(default_factory=MediaRule)
+    prompts: RecentPrompts | None = None
     served: str | None = None
     """The model's name in the engine, where the client uses another."""
 
@@ -199,12 +201,21 @@ class OpenAiRequest:
         count = len(prompt) if isinstance(prompt, list) and not _is_ids(prompt) else 1
         return tuple(f"cmpl-{request_id}-{number}" for number in range(count))
 
-    def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer:
+    def answer(self, *, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:
         hide_ids = recorded and not self.fields.get("return_token_ids")
         named = None if self.served is None else renaming(self.served, self.model or "")
         if streamed:
-            return StreamAnswer(recorded=recorded, hide_ids=hide_ids, named=named)
-        return BodyAnswer(hide_ids=hide_ids, recorded=recorded, max_bytes=self.max_answer_bytes, named=named)
+            return StreamAnswer(
+                recorded=recorded, hide_ids=hide_ids, named=named, prompts=self.prompts, session=session
+            )
+        return BodyAnswer(
+            hide_ids=hide_ids,
+            recorded=recorded,
+            max_bytes=self.max_answer_bytes,
+            named=named,
+            prompts=self.prompts,
+            session=session,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +227,7 @@ class OpenAiWire:
     sequences: int = 64
     media: MediaRule = field(default_factory=MediaRule)
     passed: frozenset[str] = frozenset()
+    prompts: RecentPrompts = field(default_factory=RecentPrompts)
 
     @property
     def guarded(self) -> frozenset[str]:
@@ -232,7 +244,7 @@ class OpenAiWire:
         for name in _CONSTRAINTS:
             self.schemas.require(name, fields.get(name))
         self.schemas.require_tools(fields.get("tools"), together=_constrained_to_tools(fields))
-        request = OpenAiRequest(fields, body, operation, self.max_answer_bytes, self.media)
+        request = OpenAiRequest(fields, body, operation, self.max_answer_bytes, self.media, self.prompts)
         request.require_sequences(self.sequences)
         return request
 

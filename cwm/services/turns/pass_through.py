@@ -143,11 +143,16 @@ class PassThrough:
                     await self.limits.spend(principal, answer.tokens())
                 await self._settle(outbound, head, answer, principal, exchange.first_token_ms)
 
+        session = ""
+        if principal is not None and outbound.turn is not None:
+            session = f"{principal.tenant}/{incoming.session_id}"
         headers, departure = _departure(incoming, outbound)
         exchange = Exchange(
             self.engine,
             Outgoing(incoming.method, incoming.path, outbound.body, headers),
-            lambda head: outbound.request.answer(streamed=head.streamed, recorded=outbound.ids_requested),
+            lambda head: outbound.request.answer(
+                streamed=head.streamed, recorded=outbound.ids_requested, session=session
+            ),
             settle,
             departure,
         )
