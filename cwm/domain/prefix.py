@@ -37,11 +37,11 @@ def digest_of_packed(packed: bytes) -> str:
     return hashlib.sha256(packed).hexdigest()
 
 
-def digests_at(token_ids: Sequence[int], lengths: Collection[int]) -> dict[int, str]:
-    """The digests of the first n ids, for each n of ``lengths`` that the ids reach. One pass serves all."""
-    packed, running, start, digests = memoryview(pack(token_ids)), hashlib.sha256(), 0, {}
-    for length in sorted(length for length in set(lengths) if length <= len(token_ids)):
-        running.update(packed[start * TOKEN_BYTES : length * TOKEN_BYTES])
+def digests_at(packed: bytes, lengths: Collection[int]) -> dict[int, str]:
+    """The digests of the first n of packed ids, for each n of ``lengths`` that they reach. One pass serves all."""
+    words, running, start, digests = memoryview(packed), hashlib.sha256(), 0, {}
+    for length in sorted(length for length in set(lengths) if length * TOKEN_BYTES <= len(packed)):
+        running.update(words[start * TOKEN_BYTES : length * TOKEN_BYTES])
         digests[length], start = running.hexdigest(), length
     return digests
 

@@ -176,7 +176,9 @@ class Admission:
                 messages, source.turn.profile, whole=False, apart=apart, chain=_after(source, messages)
             )
         else:
-            said = await self._said(session, messages, request.profile(), apart=apart, captured=captured)
+            said = await self._said(
+                session, turn, messages, request.profile(), apart=apart, captured=captured
+            )
         if session.owner != principal.subject:
             await self.journal.shared(principal, "session", session_id=session.id, owner=session.owner)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
@@ -193,6 +195,7 @@ class Admission:
     async def _said(
         self,
         session: Session,
+        turn: RunningTurn,
         messages: Sequence[Message],
         profile: Profile,
         *,
@@ -208,7 +211,7 @@ class Admission:
         current = await self.registry.current_turn(session.tenant, session.id)
         if current is None:
             return Said(messages, profile, apart=apart, chain=chain)
-        line = await self.registry.message_digests(current)
+        line = await turn.line(current)
         diverged = divergence(messages, profile, line, current.profile) if line else None
         if diverged is not None:
             self.journal.meter.event(f"turn_diverged_{diverged.cause}")

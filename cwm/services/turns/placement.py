@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -45,6 +45,23 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompt:
+    """The first ``length`` of the token ids of a context, packed once."""
+
+    context: TokenIds
+    packed: bytes
+    length: int
+
+    @property
+    def token_ids(self) -> TokenIds:
+        return self.context[: self.length]
+
+    def digests(self, lengths: Collection[int]) -> dict[int, str]:
+        """The digests of so many ids, where the prompt reaches them."""
+        return digests_at(self.packed, [length for length in lengths if length <= self.length])
+
+
+@dataclass(frozen=True, slots=True)
 class Parentage:
     """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and what it is to the main line.
 
@@ -65,8 +82,8 @@ class Placement:
 
     records: TurnRecords
 
-    async def __call__(self, turn: Turn, prompt: TokenIds, said: Said) -> Parentage:
-        """The place of an asked turn, whose prompt has these token ids. CWM-4002.
+    async def __call__(self, turn: Turn, prompt: Prompt, said: Said) -> Parentage:
+        """The place of an asked turn with this prompt. CWM-4002.
 
         If a recorded turn that must be compared is damaged, this one begins a tree of its own and is current.
         """
@@ -75,11 +92,11 @@ class Placement:
         except StorageCorruptionError:
             return Parentage()
 
-    async def _parentage(self, turn: Turn, prompt: TokenIds, said: Said) -> Parentage:
+    async def _parentage(self, turn: Turn, prompt: Prompt, said: Said) -> Parentage:
         current = await self.records.current_turn(turn.tenant, turn.session_id)
         if current is None:
             return Parentage()
-        digests = digests_at(prompt, (current.prompt_tokens, current.total_tokens))
+        digests = prompt.digests((current.prompt_tokens, current.total_tokens))
         parent, parent_at = (
             (current, current.total_tokens)
             if digests.get(current.total_tokens) == current.digest and turn.number == current.number + 1
@@ -104,7 +121,7 @@ class Placement:
         )
 
     async def _parent(
-        self, turn: Turn, prompt: TokenIds, current: Turn, digests: Mapping[int, str]
+        self, turn: Turn, prompt: Prompt, current: Turn, digests: Mapping[int, str]
     ) -> tuple[Turn | None, int]:
         """The parent and the token at which it is left: the turn that the prompt continues the furthest, else branches from."""
         query = _RECENT
@@ -117,27 +134,27 @@ class Placement:
             if recorded.state is TurnState.ENDED
         ]
         lengths = {length for one in recent for length in (one.prompt_tokens, one.total_tokens)}
-        digests = digests_at(prompt, lengths)
+        digests = prompt.digests(lengths)
         continued = [
             (one.total_tokens if digests.get(one.total_tokens) == one.digest else one.prompt_tokens, one)
             for one in recent
-            if one.prompt_tokens < len(prompt) and digests[one.prompt_tokens] == one.prompt_digest
+            if one.prompt_tokens < prompt.length and digests[one.prompt_tokens] == one.prompt_digest
         ]
         if continued:
             reach, parent = max(continued, key=lambda one: (one[0], one[1].number))
             if reach < parent.total_tokens:
-                reach = common_length(await self.records.turn_tokens(parent), prompt)
+                reach = common_length(await self.records.turn_tokens(parent), prompt.token_ids)
             return parent, reach
         return await self._branch(turn, prompt, current, recent)
 
     async def _branch(
-        self, turn: Turn, prompt: TokenIds, current: Turn, recent: Sequence[Turn]
+        self, turn: Turn, prompt: Prompt, current: Turn, recent: Sequence[Turn]
     ) -> tuple[Turn | None, int]:
         by_id = {one.id: one for one in recent}
         beginnings = [one for one in recent if one.parent_at < by_id.get(one.parent or "", one).prompt_tokens]
         longest, parent = 0, None
         for one in (current, *beginnings[:_COMPARED]):
-            length = common_length(await self.records.turn_tokens(one), prompt)
+            length = common_length(await self.records.turn_tokens(one), prompt.token_ids)
             if length > longest:
                 longest, parent = length, one
         # The tokens up to there may be an ancestor's. Two turns with one prompt have one parent.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from cwm.domain.audit import AuditEvent, Severity
@@ -16,16 +16,17 @@ from cwm.domain.divergence import Divergence, Miss, miss
 from cwm.domain.errors import CwmError, SessionNotActiveError
 from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
-from cwm.domain.prefix import TokenIds, digests_at
+from cwm.domain.prefix import TokenIds, digests_at, pack
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Message, Turn, TurnParts
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.turns import TurnRecords
-from cwm.services.turns.placement import Placement, Said
+from cwm.services.turns.placement import Placement, Prompt, Said
 
 _Key: TypeAlias = tuple[str, str]
+_MOST_LINES: Final = 256
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class Turns:
     records: TurnRecords
     audit: AuditLog
     clock: Clock
+    lines: OrderedDict[_Key, Sequence[str]] = field(default_factory=OrderedDict)
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
     _left: list[Turn] = field(default_factory=list)
@@ -106,6 +108,12 @@ class Turns:
                     self._left.append(turn)
                     raise
 
+    def remember(self, turn: Turn, messages: Sequence[Message]) -> None:
+        """Keep what was said in the turn at hand: most requests go on from one of the newest."""
+        self.lines[turn.tenant, turn.id] = tuple(message.digest for message in messages)
+        while len(self.lines) > _MOST_LINES:
+            self.lines.popitem(last=False)
+
     @contextmanager
     def _counted(self, key: _Key) -> Iterator[None]:
         self._running[key] += 1
@@ -144,6 +152,11 @@ class RunningTurn:
     def missed(self) -> Miss | None:
         """Why the engine computed more of its prompt than was to be expected, once it is recorded."""
         return self._missed
+
+    async def line(self, current: Turn) -> Sequence[str]:
+        """The digests of the messages of an ended turn. CWM-4004."""
+        known = self._turns.lines.get((current.tenant, current.id))
+        return await self._turns.records.message_digests(current) if known is None else known
 
     async def ask(
         self, session: Session, said: Said, *, cache_salt: str | None = None, block: int = 0
@@ -197,14 +210,14 @@ class RunningTurn:
         pending, self._asked = self._asked, None
         if pending is None:
             return None
-        prompt = answered.token_ids[: answered.prompt_tokens]
         total = len(answered.token_ids)
-        digests = digests_at(answered.token_ids, (len(prompt), total))
+        prompt = Prompt(answered.token_ids, pack(answered.token_ids), answered.prompt_tokens)
+        digests = digests_at(prompt.packed, (prompt.length, total))
         turn = replace(
             pending,
-            prompt_tokens=len(prompt),
+            prompt_tokens=prompt.length,
             total_tokens=total,
-            prompt_digest=digests[len(prompt)],
+            prompt_digest=digests[prompt.length],
             digest=digests[total],
             cached_tokens=answered.cached_tokens,
             abandoned=answered.abandoned,
@@ -240,6 +253,8 @@ class RunningTurn:
         except CwmError:
             self._asked = pending
             raise
+        if self._said.whole:
+            self._turns.remember(turn, messages)
         if session is None:
             await self.lost("session moved on or no longer live", total)
         return session
