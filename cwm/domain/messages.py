@@ -54,10 +54,11 @@ def profile_of(messages: Iterable[Mapping[str, Any]], tools: Any) -> Profile:
     return Profile(_digest(system), _digest("\n".join(definitions)))
 
 
-def text_of(content: Mapping[str, Any]) -> str:
+def plain_text(content: Mapping[str, Any]) -> str:
     """What a message says: its text, and the tools that it calls."""
-    calls = [_json(_canonical_call(call)) for call in content.get("tool_calls") or ()]
-    return "\n".join([*_texts(content.get("content")), *calls])
+    calls = content.get("tool_calls")
+    named = [_json(_canonical_call(call)) for call in calls] if isinstance(calls, list) else []
+    return "\n".join([*_texts(content.get("content")), *named])
 
 
 def canonical_message(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.domain.messages import canonical_message, message_of, profile_of
+from cwm.domain.messages import canonical_message, message_of, plain_text, profile_of
 from cwm.domain.turn import Profile
 
 ANSWER = "Answer number 7: the sky is blue."
@@ -268,3 +268,19 @@ def test_a_profile_depends_on_text_and_not_on_form() -> None:
 def test_a_request_with_neither_system_text_nor_tools_has_an_empty_profile(tools: Any) -> None:
     assert profile_of([user("hi")], tools) == Profile()
     assert profile_of([], tools) == Profile()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"role": "user", "content": "One?"}, "One?"),
+        ({"role": "user", "content": [{"type": "text", "text": "One?"}, {"type": "image_url"}]}, "One?"),
+        ({"role": "assistant", "content": None, "tool_calls": 5}, ""),
+        (
+            {"role": "assistant", "content": "So:", "tool_calls": [{"function": {"name": "ls"}}]},
+            'So:\n{"function":{"name":"ls"}}',
+        ),
+    ],
+)
+def test_what_a_message_says_is_its_text_and_its_calls(content: dict[str, Any], text: str) -> None:
+    assert plain_text(content) == text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from cwm.domain.divergence import words_around
-from cwm.domain.errors import InvalidParameterError, TurnNotFoundError
-from cwm.domain.messages import text_of
+from cwm.domain.errors import InvalidParameterError, StorageCorruptionError, TurnNotFoundError
+from cwm.domain.messages import plain_text
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -126,8 +127,10 @@ class History:
         digests = {digest for turn in turns for digest in (turn.old_message, turn.new_message) if digest}
         if not digests:
             return {}
-        messages = await self.registry.messages_with(principal.tenant, session_id, sorted(digests))
-        texts = {message.digest: text_of(message.content) for message in messages}
+        texts: dict[str, str] = {}
+        with suppress(StorageCorruptionError):
+            messages = await self.registry.messages_with(principal.tenant, session_id, sorted(digests))
+            texts = {message.digest: plain_text(message.content) for message in messages}
         both = {
             turn.id: [texts.get(each or "", "") for each in (turn.old_message, turn.new_message)]
             for turn in turns
