@@ -18,7 +18,7 @@ from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session, SessionState
-from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnState
+from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnState, TurnTag
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_turn, a_window
 
@@ -408,3 +408,30 @@ async def _end(
 async def _count(database: Database, table: Any) -> int:
     counting = select(func.count()).select_from(table)
     return await database.read(lambda connection: connection.execute(counting).scalar_one())
+
+
+async def test_a_tag_that_is_moved_and_removed_at_once_leaves_no_turn_without_need(
+    registry: Registry, other_replica: Registry, database: Database
+) -> None:
+    for at in range(6):
+        names = [f"s{at}a", f"s{at}b"]
+        for name in names:
+            await registry.add_session(a_session(name), IDS)
+        first, second = [await registry.current_turn("acme", name) for name in names]
+        assert first is not None
+        assert second is not None
+        tags = [TurnTag("acme", "t", turn.session_id, turn.id, "ann", NOW) for turn in (first, second)]
+        assert await registry.tag(tags[0]) == tags[0]
+        await asyncio.gather(*(registry.remove_session("acme", name, LATER) for name in names[:1]))
+        moved, removed, _ = await asyncio.gather(
+            registry.tag(tags[1], move=True),
+            other_replica.untag("acme", "t"),
+            other_replica.remove_session("acme", names[1], LATER),
+        )
+        assert moved in {None, tags[1]}
+        assert removed in tags
+        left = await registry.untag("acme", "t")
+        assert left in {None, tags[1]}
+        for name in names:
+            assert await registry.session("acme", name, any_state=True) is None
+    assert await _count(database, turns) == 0

@@ -56,9 +56,9 @@ class FreezeRecords:
         session_revision: int | None,
         session_created_at: datetime | None = None,
     ) -> Intent:
+        snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
         parent_window, parent_uid = _parent(connection, window)
         window = replace(window, parent_window=parent_window)
-        snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
         pending = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
         _freeze_session(connection, window, session_revision, session_created_at)
         intent = begin(connection, intent_about(pending, Operation.FREEZE, self.holder, window.created_at))

@@ -36,14 +36,19 @@ class TagRecords:
         values = {column.key: getattr(tag, column.key) for column in turn_tags.c}
         connection.execute(insert_into(connection, turn_tags).values(values).on_conflict_do_nothing())
         row = _row(connection, tag.tenant, tag.name)
-        if move and row.turn_id != tag.turn_id:
+        # None: somebody has just removed it.
+        if row is None or (move and row.turn_id != tag.turn_id):
             snapshots.put(connection, turn_tags, values)
-            forget_deleted(connection, tag.tenant, row.session_id)
+            if row is not None:
+                forget_deleted(connection, tag.tenant, row.session_id)
             return tag
         return _tag_of(row)
 
     @writing
     def untag(self, connection: Connection, tenant: str, name: str) -> TurnTag | None:
+        if (row := _row(connection, tenant, name)) is not None:
+            # First, as whoever sets a tag does.
+            locked(connection, tenant, row.session_id)
         this = and_(turn_tags.c.tenant == tenant, turn_tags.c.name == name)
         row = connection.execute(delete(turn_tags).where(this).returning(*turn_tags.c)).one_or_none()
         if row is None:
@@ -69,7 +74,7 @@ class TagRecords:
         return [_tag_of(row) for row in connection.execute(newest)]
 
 
-def _row(connection: Connection, tenant: str, name: str) -> Row[Any] | Any:
+def _row(connection: Connection, tenant: str, name: str) -> Row[Any] | None:
     this = and_(turn_tags.c.tenant == tenant, turn_tags.c.name == name)
     return connection.execute(select(turn_tags).where(this)).one_or_none()
 
