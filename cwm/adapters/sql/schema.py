@@ -14,7 +14,20 @@ from cwm.domain.errors import StorageReadError, StorageWriteError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0013")
+REVISIONS: Final = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    "0013",
+)
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 
 _LOCK: Final = 0x43574D  # any number, the same in every process

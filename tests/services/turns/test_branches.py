@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cwm.domain.divergence import divergence
 from cwm.domain.errors import (
     InvalidParameterError,
     SessionNotActiveError,
@@ -18,8 +19,9 @@ from cwm.domain.turn import Turn, TurnQuery, TurnSource
 from cwm.services.turns.branches import Branches
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
+from cwm.services.turns.placement import Said
 from tests.services.replicas_of import ANN, BOB
-from tests.services.turns.talk import answered, asked, assistant, took, user
+from tests.services.turns.talk import AGENT, answered, asked, assistant, took, user
 from tests.services.windows_of import Gateway
 
 START: TokenIds = tuple(range(100, 140))
@@ -163,7 +165,7 @@ async def test_a_tag_names_a_turn_wherever_one_is_named(
     cwm: Gateway, branches: Branches, first: Turn, second: Turn
 ) -> None:
     assert (await branches.tag(ANN, "v1.0", first.id)).turn_id == first.id
-    history = History(cwm.registry)
+    history = cwm.history
     assert (await history.show(ANN, TurnSource.parse("tag:v1.0", "left"))).turn == first
     (await branches.open(ANN, "tag:v1.0", "b1")).require_live("a turn")
     await cwm.freeze(ANN, "s1", "w1", turn_id="tag:v1.0")
@@ -213,7 +215,7 @@ async def test_a_tag_keeps_its_turn_and_those_before_it_when_its_session_is_dele
     await branches.tag(ANN, "v1", first.id)
     await branches.tag(BOB, "v2", second.id)
     await cwm.end_session(ANN, "s1")
-    history = History(cwm.registry)
+    history = cwm.history
     assert [tag.name for tag in await history.tags(ANN)] == ["v2", "v1"]
     shown = await history.show(ANN, TurnSource(turn_id="tag:v2"), tokens=True)
     assert (len(shown.messages), shown.token_ids) == (4, (*SECOND, 7, 8, 9))
@@ -225,3 +227,40 @@ async def test_a_tag_keeps_its_turn_and_those_before_it_when_its_session_is_dele
     assert branch is not None
     await branches.tag(ANN, "v1", branch.id, move=True)
     assert await cwm.registry.session("acme", "s1", any_state=True) is None
+
+
+async def test_the_log_has_the_words_around_the_place_where_a_request_left_what_was_recorded(
+    cwm: Gateway, first: Turn, second: Turn
+) -> None:
+    said = [user("One?"), assistant("One."), user("Three?")]
+    diverged = divergence(said, AGENT, await cwm.registry.message_digests(second), AGENT)
+    session = await cwm.registry.session("acme", "s1")
+    assert session is not None
+    with cwm.turns.begin(ANN, "s1") as turn:
+        await turn.ask(session, Said(said, AGENT, diverged=diverged))
+    await answered(turn, (*START, 7, 8, 9, 60), (1,), "Three.")
+    log = await cwm.history.log(ANN, TurnSource(session_id="s1"))
+    assert log.words == {turn.id: ("Two?", "Three?")}
+
+
+async def test_tags_of_what_one_may_not_see_are_like_those_that_there_are_not(
+    cwm: Gateway, branches: Branches, first: Turn, second: Turn
+) -> None:
+    session = await cwm.registry.session("acme", "s1")
+    assert session is not None
+    await branches.tag(ANN, "v1", first.id)
+    await cwm.share.session(ANN, "s1", "private")
+    await cwm.open_session(BOB, "b1")
+    with pytest.raises(TurnNotFoundError):
+        await branches.open(BOB, "tag:v1")
+    with pytest.raises(TurnNotFoundError):
+        await branches.untag(BOB, "v1")
+    with pytest.raises(TurnNotFoundError):
+        await branches.tag(BOB, "v2", second.id)
+    assert await cwm.history.tags(BOB) == []
+    await cwm.says("b1", "mine")
+    mine = await cwm.registry.current_turn("acme", "b1")
+    assert mine is not None
+    with pytest.raises(TurnTagExistsError):
+        await branches.tag(BOB, "v1", mine.id, move=True)
+    assert [tag.turn_id for tag in await cwm.history.tags(ANN)] == [first.id]
