@@ -1,11 +1,11 @@
-"""Tag turns, and say what they cost"""
+"""Tag turns"""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0013"
+revision = "0012"
 down_revision = "0011"
 branch_labels = None
 depends_on = None
@@ -28,22 +28,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant", "name", name="pk_turn_tags"),
     )
     op.create_index("ix_turn_tags_tenant_session_id", "turn_tags", ["tenant", "session_id"])
-    sqlite = op.get_bind().dialect.name == "sqlite"
-    if sqlite:
-        op.execute("ALTER TABLE turns RENAME COLUMN packed TO packed_first")
-    for name, kind in _FACTS.items():
-        op.add_column("turns", sa.Column(name, kind, nullable=True))
-    if sqlite:
-        # SQLite reads through everything before a column: the large one stays the last.
-        op.add_column("turns", sa.Column("packed", sa.LargeBinary(), nullable=True))
-        op.execute("UPDATE turns SET packed = packed_first")
-        op.drop_column("turns", "packed_first")
-
-
-_FACTS = {
-    "old_message": Text,
-    "new_message": Text,
-    "cache_salt": Text,
-    "first_token_ms": sa.Integer(),
-    "missed": Text,
-}
