@@ -27,8 +27,9 @@ class AutosavePolicies:
     default: AutosavePolicy | None = None
     by_tenant: Mapping[str, AutosavePolicy | None] = field(default_factory=dict)
 
-    def of(self, tenant: str) -> AutosavePolicy | None:
-        return self.by_tenant.get(tenant, self.default)
+    def of(self, tenant: str | None) -> AutosavePolicy | None:
+        """The policy of a tenant; None: of those that have none of their own."""
+        return self.by_tenant.get(tenant or "", self.default)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,16 @@ class SessionQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionsSince:
+    """At most ``limit`` sessions that did not change from ``since`` on, of ``tenant`` (None: of all ``but`` these)."""
+
+    since: datetime
+    limit: int
+    tenant: str | None = None
+    but: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """The record of a conversation. Its token ids are stored separately, see ``Registry.session_tokens``.
 

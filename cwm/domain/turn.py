@@ -86,10 +86,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as the client sent or got it. ``digest`` names its content; transport marks do not count."""
+    """A message as the client sent or got it. ``digest`` names its content; transport marks do not count.
+
+    Without content: it is not kept.
+    """
 
     digest: str
-    content: dict[str, Any]
+    content: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

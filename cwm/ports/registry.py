@@ -17,7 +17,7 @@ from cwm.domain.canary import Canary
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
-from cwm.domain.session import Session, SessionQuery, SessionState
+from cwm.domain.session import Session, SessionQuery, SessionsSince, SessionState
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.turns import TurnRecords
 
@@ -306,8 +306,8 @@ class Registry(TurnRecords, Protocol):
     async def expired_windows_of_every_tenant(self, at: datetime, limit: int) -> list[Window]:
         """Windows that expired by ``at``, except those still being stored."""
 
-    async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
-        """Live sessions without a turn after ``since``."""
+    async def idle_sessions_of_every_tenant(self, query: SessionsSince) -> list[Session]:
+        """Live sessions without a turn since then, those used the longest ago first."""
 
     async def unsaved_sessions_of_every_tenant(self, query: UnsavedQuery) -> list[Session]:
         """Sessions that are due to be saved, those used the longest ago first.
@@ -318,8 +318,8 @@ class Registry(TurnRecords, Protocol):
     async def automatic_windows(self, tenant: str, session_id: str) -> list[Window]:
         """The automatic windows of a session, the newest first."""
 
-    async def expired_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
-        """Sessions that had expired by ``since``."""
+    async def expired_sessions_of_every_tenant(self, query: SessionsSince) -> list[Session]:
+        """Sessions that had expired by then, the longest ago first."""
 
     # totals and health
 

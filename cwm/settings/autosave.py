@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, ValidationError
 
 from cwm.domain.autosave import AutosavePolicies, AutosavePolicy
-from cwm.settings.fields import Count, Fields, SettingsError, first_fault
+from cwm.settings.fields import Count, Fields, SettingsError, Tenant, first_fault
 
 FREEZE: Final = "freeze"
 AUTO: Final = "freeze.auto"
 
-_Tenant = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 _MINUTES_OF_A_YEAR: Final = 366 * 24 * 60
 
 
@@ -32,17 +31,12 @@ class PolicyFields(Fields):
 
 
 class AutoFields(PolicyFields):
-    tenants: dict[_Tenant, PolicyFields] = Field(default_factory=dict)
+    tenants: dict[Tenant, PolicyFields] = Field(default_factory=dict)
 
     def policies(self) -> AutosavePolicies:
         return AutosavePolicies(
             self.policy(),
-            {
-                tenant: self.model_copy(
-                    update={name: getattr(own, name) for name in own.model_fields_set}
-                ).policy()
-                for tenant, own in self.tenants.items()
-            },
+            {tenant: self.model_copy(update=own.named()).policy() for tenant, own in self.tenants.items()},
         )
 
 

@@ -11,6 +11,7 @@ from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.autosave import AUTO
 from cwm.settings.capture import CAPTURE
 from cwm.settings.groups import Settings
+from cwm.settings.keep import KEEP
 from cwm.settings.models import ALIASES
 from cwm.settings.tools import RESULTS, TOOLS
 from cwm.settings.upstreams import UPSTREAMS
@@ -35,7 +36,7 @@ class SettingChange:
 
 
 def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[SettingChange]:
-    """The changes of upstreams, budgets and policies, one by one, of automatic windows by tenant, of models' aliases, and of the settings ``names`` (``group.field``)."""
+    """The changes of upstreams, budgets and policies, one by one, of automatic windows and of what is kept by tenant, of models' aliases, and of the settings ``names`` (``group.field``)."""
     secrets = sorted(old.secrets() | new.secrets(), key=len, reverse=True)
     return [
         SettingChange(name, *(_masked(text, secrets) for text in _texts(before, after)))
@@ -47,6 +48,8 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
             *_by_name(f"{AUTO}.tenants", old.autosave.by_tenant, new.autosave.by_tenant),
             *_by_name(ALIASES, old.aliases.by_pattern, new.aliases.by_pattern),
             *_different(CAPTURE, old.capture, new.capture),
+            *_different(KEEP, old.keep.default, new.keep.default),
+            *_by_name(f"{KEEP}.tenants", old.keep.by_tenant, new.keep.by_tenant),
             *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
         )
     ]

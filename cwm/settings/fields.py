@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 _OWN_WORDS: Final = {
@@ -25,6 +33,7 @@ Megabytes = Annotated[float, Field(le=1e9)]
 Gigabytes = Annotated[float, Field(le=1e9)]
 Bytes = Annotated[int, Field(le=10**15)]
 Count = Annotated[int, Field(le=2**31 - 1)]
+Tenant = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 """A path that may begin with ``~``."""
@@ -48,6 +57,10 @@ class Fields(BaseModel):
         if not isinstance(values, dict):
             return values
         return {name: value for name, value in values.items() if value is not None}
+
+    def named(self) -> dict[str, Any]:
+        """The fields that the file has."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 def first_fault(

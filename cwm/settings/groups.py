@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from cwm.domain.autosave import AutosavePolicies
 from cwm.domain.budgets import Budgets
 from cwm.domain.conversation import CapturePolicies
+from cwm.domain.keep import KeepPolicies
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import TENANT
 from cwm.domain.upstream import UpstreamSpec
@@ -94,6 +95,7 @@ class Settings:
     autosave: AutosavePolicies = field(default_factory=AutosavePolicies)
     aliases: ModelAliases = field(default_factory=ModelAliases)
     capture: CapturePolicies = field(default_factory=CapturePolicies)
+    keep: KeepPolicies = field(default_factory=KeepPolicies)
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
     upstream_variables: frozenset[str] = frozenset()

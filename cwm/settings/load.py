@@ -16,6 +16,7 @@ from cwm.settings.document import read_document
 from cwm.settings.fields import Group, SettingsError, in_words
 from cwm.settings.front import Security
 from cwm.settings.groups import ENV_PREFIX, GROUPS, Reading, Settings, Source, is_secret
+from cwm.settings.keep import KEEP, read_keep
 from cwm.settings.models import MODELS, read_aliases
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
@@ -24,7 +25,7 @@ from cwm.settings.variables import SUFFIX, secret_of
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
-_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, MODELS, CAPTURE)
+_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, KEEP, MODELS, CAPTURE)
 
 
 def load(
@@ -94,6 +95,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         autosave=read_autosave(document.get(FREEZE), path),
         aliases=read_aliases(document.get(MODELS), path),
         capture=read_capture(document.get(CAPTURE), path),
+        keep=read_keep(document.get(KEEP), path),
         sources=tuple(sources),
         unknown_env=unknown,
         upstream_variables=frozenset(used & env.keys()),

@@ -79,7 +79,7 @@ async def watch(
     """Call ``apply`` with a new snapshot whenever ``config`` changes; runs until cancelled.
 
     Only settings that can change while the gateway runs are new in the snapshot: upstreams, budgets and tool
-    policies, automatic windows, limits, the log level, and the memory limit and eviction policy of shared context. Other changed
+    policies, automatic windows, what is kept, limits, the log level, and the memory limit and eviction policy of shared context. Other changed
     settings are named in the log. An invalid, missing or emptied file changes nothing. ``on_outcome`` is awaited with
     the outcome of each changed file, and with what it changed.
     """
@@ -204,6 +204,7 @@ class _Reload:
             autosave=new.autosave,
             aliases=new.aliases,
             capture=new.capture,
+            keep=new.keep,
             logging=logging,
             **live,
         )
@@ -258,7 +259,14 @@ def _values(changes: Sequence[SettingChange]) -> dict[str, dict[str, str]]:
 
 def _file_alone(settings: Settings) -> tuple[object, ...]:
     """What no environment variable sets."""
-    return settings.upstreams, settings.budgets, settings.autosave, settings.aliases, settings.capture
+    return (
+        settings.upstreams,
+        settings.budgets,
+        settings.autosave,
+        settings.keep,
+        settings.aliases,
+        settings.capture,
+    )
 
 
 def _settled(config: Path) -> bool:

@@ -84,8 +84,9 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         session_ttl=retention.session_ttl_seconds,
         session_kept=retention.session_kept_seconds,
         auto_freeze=retention.auto_freeze,
+        keep=settings.keep,
     )
-    turns = Turns(records=registry, audit=base.audit, clock=clock)
+    turns = Turns(records=registry, audit=base.audit, clock=clock, keep=settings.keep)
     scopes = SaltScopes(registry=registry, clock=clock)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     verify = Verify(

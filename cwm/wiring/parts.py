@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cwm import __version__
 from cwm.adapters.telemetry.logging import set_level
@@ -48,8 +48,13 @@ class Parts:
             settings.context.memory_bytes(), settings.context.context_eviction
         )
         self.engine_side.directory.aliases = settings.aliases
-        self.upkeep.reconcile.autosave.policies = settings.autosave
         self.engine_side.conversations.policies = settings.capture
+        self.engine_side.turns.keep = settings.keep
+        reconcile = self.upkeep.reconcile
+        reconcile.autosave.policies = settings.autosave
+        reconcile.autosave.retention = reconcile.retain.policy = replace(
+            self.engine_side.policy, keep=settings.keep
+        )
         limits.rules = limit_rules(settings, self.base.access.identity)
 
     def close(self) -> AsyncExitStack:

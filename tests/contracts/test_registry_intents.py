@@ -18,7 +18,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.prefix import digest
-from cwm.domain.session import SessionQuery, SessionState
+from cwm.domain.session import SessionQuery, SessionsSince, SessionState
 from cwm.domain.window import Durability, Retention
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import (
@@ -283,15 +283,26 @@ async def test_windows_are_due_when_their_time_is_over(registry: Registry) -> No
 
 async def test_an_idle_session_expires_unless_it_moved_on(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
-    assert [s.id for s in await registry.idle_sessions_of_every_tenant(LATER, 10)] == ["s1"]
+    assert [s.id for s in await registry.idle_sessions_of_every_tenant(SessionsSince(LATER, 10))] == ["s1"]
     assert not await registry.expire_session(a_session(revision=7), LATER)
     assert not await registry.expire_session(a_session(created_at=LATER), LATER)
     assert await registry.expire_session(a_session(), LATER)
     assert await recorded(registry, "acme", "s1", (*IDS, 1), LATER) is None
-    assert await registry.idle_sessions_of_every_tenant(LATER.replace(year=2030), 10) == []
-    over = await registry.expired_sessions_of_every_tenant(LATER.replace(year=2030), 10)
+    assert await registry.idle_sessions_of_every_tenant(SessionsSince(LATER.replace(year=2030), 10)) == []
+    over = await registry.expired_sessions_of_every_tenant(SessionsSince(LATER.replace(year=2030), 10))
     assert [(session.id, session.state) for session in over] == [("s1", SessionState.EXPIRED)]
-    assert await registry.expired_sessions_of_every_tenant(LATER, 10) == []
+    assert await registry.expired_sessions_of_every_tenant(SessionsSince(LATER, 10)) == []
+
+
+async def test_sessions_of_one_tenant_are_looked_for_or_of_all_but_some(registry: Registry) -> None:
+    for tenant in ("acme", "bolt", "core"):
+        await registry.add_session(a_session(f"of-{tenant}", tenant), IDS)
+    for query, expected in (
+        (SessionsSince(LATER, 10, "bolt"), "of-bolt"),
+        (SessionsSince(LATER, 10, but=frozenset({"acme", "bolt"})), "of-core"),
+    ):
+        (idle,) = await registry.idle_sessions_of_every_tenant(query)
+        assert idle.id == expected
 
 
 async def test_a_session_in_which_a_turn_began_meanwhile_does_not_expire(registry: Registry) -> None:

@@ -215,6 +215,17 @@ async def test_a_message_is_stored_once_in_a_session(registry: Registry, databas
     assert await _count(database, turn_contents) == 4
 
 
+async def test_a_message_that_is_not_kept_leaves_its_digest(registry: Registry, database: Database) -> None:
+    await registry.add_session(a_session(), ())
+    unkept = Message(HELLO.digest)
+    turn = await _ask(registry)
+    await _end(registry, turn, IDS, messages=[unkept, REPLY])
+    assert await registry.turn_messages(turn) == [unkept, REPLY]
+    assert await registry.message_digests(turn) == (HELLO.digest, REPLY.digest)
+    stored = await database.read(lambda connection: connection.execute(select(turn_contents.c.packed)).all())
+    assert b"" in [row.packed for row in stored]
+
+
 @pytest.mark.parametrize("change", ["damaged", "gone"])
 async def test_a_message_that_cannot_be_read_is_noticed(
     registry: Registry, database: Database, damage: Damage, change: str

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from cwm.domain.autosave import AutosavePolicy
+from cwm.domain.keep import KeepPolicy
 from cwm.settings import Limits, Settings, load
 from cwm.settings.changes import SettingChange
 from cwm.settings.watch import ReloadOutcome, watch
@@ -394,6 +395,15 @@ async def test_models_aliases_change_while_the_gateway_runs(config: Path) -> Non
     assert first["changed"] == ["models.aliases.claude-*", "models.aliases.gpt"]
     assert second["changed"] == ["models.aliases.claude-*"]
     assert [dict(applied.aliases.by_pattern)["claude-*"] for applied in heard.applied] == ["llama", "qwen"]
+
+
+async def test_what_is_kept_changes_while_the_gateway_runs(config: Path) -> None:
+    async with watching(config) as heard:
+        save(config, naming("first") + "keep: {tenants: {acme: {messages: none}}}\n")
+        applied = await heard.event("settings_applied")
+
+    assert applied["changed"] == ["keep.tenants.acme"]
+    assert [each.keep.of("acme") for each in heard.applied] == [KeepPolicy(messages=False)]
 
 
 async def test_a_setting_that_needs_a_restart_is_named_and_left_as_it_is(config: Path) -> None:

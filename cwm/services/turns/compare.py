@@ -83,4 +83,5 @@ def _common(left: Sequence[Message], right: Sequence[Message]) -> int:
 
 
 def _at(messages: Sequence[Message], index: int) -> Message | None:
-    return messages[index] if index < len(messages) else None
+    """None also for a message that is not kept."""
+    return next((message for message in messages[index : index + 1] if message.content), None)

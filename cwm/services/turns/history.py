@@ -42,7 +42,10 @@ class TurnLog:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A turn and the messages of its context, oldest first: none where they were not recorded. ``token_ids`` on request."""
+    """A turn and the messages of its context, oldest first.
+
+    None where they were not recorded; those that are not kept have no content. ``token_ids`` on request.
+    """
 
     turn: Turn
     messages: Sequence[Message]

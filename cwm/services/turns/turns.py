@@ -14,6 +14,7 @@ from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.conversation import chained
 from cwm.domain.divergence import Divergence, Miss, miss
 from cwm.domain.errors import CwmError, SessionNotActiveError
+from cwm.domain.keep import KeepPolicies
 from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
 from cwm.domain.prefix import TokenIds, digests_at, pack
@@ -53,11 +54,12 @@ class Answered:
     first_token_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Turns:
     records: TurnRecords
     audit: AuditLog
     clock: Clock
+    keep: KeepPolicies = field(default_factory=KeepPolicies)
     lines: OrderedDict[_Key, Sequence[str]] = field(default_factory=OrderedDict)
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
@@ -228,7 +230,9 @@ class RunningTurn:
         records = self._turns.records
         try:
             parentage = await Placement(records)(turn, prompt, self._said)
-            messages = (*self._said.messages, *((answered.message,) if answered.message else ()))
+            messages = [*self._said.messages, *((answered.message,) if answered.message else ())]
+            if not self._turns.keep.of(turn.tenant).messages:
+                messages = [Message(message.digest) for message in messages]
             turn = replace(
                 turn,
                 parent_at=parentage.parent_at,
@@ -244,7 +248,7 @@ class RunningTurn:
                 turn,
                 TurnParts(
                     answered.token_ids[parentage.parent_at :],
-                    messages[parentage.parent_messages if self._said.whole else 0 :],
+                    tuple(messages[parentage.parent_messages if self._said.whole else 0 :]),
                 ),
                 metadata,
                 revision,

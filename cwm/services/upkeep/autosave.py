@@ -55,11 +55,13 @@ class Autosave:
         return steps
 
     def _queries(self, now: datetime) -> Iterator[tuple[AutosavePolicy, UnsavedQuery]]:
-        by_tenant, limit = self.policies.by_tenant, _AT_ONCE + len(self._aside)
-        for tenant, policy in [(None, self.policies.default), *by_tenant.items()]:
+        own = self.policies.by_tenant.keys() | self.retention.keep.by_tenant.keys()
+        for tenant in (None, *sorted(own)):
+            policy = self.policies.of(tenant)
             if policy is None:
                 continue
-            query = UnsavedQuery(limit, tenant=tenant, but=frozenset(by_tenant.keys() - {tenant}))
+            limit = _AT_ONCE + len(self._aside)
+            query = UnsavedQuery(limit, tenant=tenant, but=frozenset(own - {tenant}))
             every = policy.every or timedelta()
             yield (
                 policy,
@@ -71,7 +73,7 @@ class Autosave:
                     used_since=now - max(2 * every, _HOUR),
                 ),
             )
-            if ttl := timedelta(seconds=self.retention.session_ttl):
+            if ttl := timedelta(seconds=self.retention.ttl_of(tenant)):
                 yield policy, replace(query, tokens=0, used_before=now - ttl + min(ttl / 2, _HOUR))
 
     async def _save(self, session: Session, policy: AutosavePolicy, *, dry_run: bool) -> list[Step]:
@@ -92,7 +94,7 @@ class Autosave:
                 wait=False,
                 canary=False,
                 retention=Retention.BEST_EFFORT,
-                ttl_seconds=self._ttl_seconds(),
+                ttl_seconds=self._ttl_seconds(session.tenant),
                 turn_id=turn.id,
                 automatic=True,
                 visibility=visibility_of(session.circle),
@@ -104,9 +106,9 @@ class Autosave:
             self._aside[session.tenant, session.id] = self.clock.now() + _HOUR
             return [replace(step, outcome=StepOutcome.FAILED, detail=error.message)]
 
-    def _ttl_seconds(self) -> int | None:
+    def _ttl_seconds(self, tenant: str) -> int | None:
         """A session that nobody uses again is deleted by then."""
-        lifetimes = (self.retention.session_ttl, self.retention.session_kept)
+        lifetimes = (self.retention.ttl_of(tenant), self.retention.kept_of(tenant))
         return round(sum(lifetimes)) if all(lifetimes) else None
 
     async def _delete_older(self, session: Session, keep: int) -> list[Step]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from cwm.domain.errors import CwmError, ErrorKind
-from cwm.domain.session import Session
+from cwm.domain.keep import KeepPolicies
+from cwm.domain.session import Session, SessionsSince
 from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Retention, Window
@@ -28,11 +30,25 @@ T = TypeVar("T", Session, Window)
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Lifetimes in seconds; 0 means for ever. ``session_kept`` runs from a session's expiry to its deletion."""
+    """Lifetimes in seconds; 0 means for ever. ``session_kept`` runs from a session's expiry to its deletion.
+
+    Those of ``keep`` replace them.
+    """
 
     session_ttl: float
     session_kept: float
     auto_freeze: bool
+    keep: KeepPolicies = field(default_factory=KeepPolicies)
+
+    def ttl_of(self, tenant: str | None) -> float:
+        """``session_ttl`` of a tenant; None: of those without a policy of their own."""
+        own = self.keep.of(tenant).session_ttl
+        return self.session_ttl if own is None else own
+
+    def kept_of(self, tenant: str | None) -> float:
+        """``session_kept``, likewise."""
+        own = self.keep.of(tenant).session_kept
+        return self.session_kept if own is None else own
 
 
 @dataclass(slots=True)
@@ -87,13 +103,26 @@ class Retain:
         return _step("delete_window", window, StepOutcome.DONE, detail)
 
     async def _idle_sessions(self, *, dry_run: bool) -> list[Step]:
-        if not self.policy.session_ttl:
-            return []
-        since = self.clock.now() - timedelta(seconds=self.policy.session_ttl)
-        idle = await self.registry.idle_sessions_of_every_tenant(since, self._enough)
+        query = self.registry.idle_sessions_of_every_tenant
         return [
-            step for session in self._select(idle) for step in await self._expire(session, dry_run=dry_run)
+            step
+            for session in await self._over(self.policy.ttl_of, query)
+            for step in await self._expire(session, dry_run=dry_run)
         ]
+
+    async def _over(
+        self,
+        lifetime: Callable[[str | None], float],
+        query: Callable[[SessionsSince], Awaitable[list[Session]]],
+    ) -> list[Session]:
+        """At most a hundred sessions for each policy that are older than their tenant's ``lifetime``."""
+        own, now, over = frozenset(self.policy.keep.by_tenant), self.clock.now(), []
+        for tenant in (None, *sorted(own)):
+            if seconds := lifetime(tenant):
+                since = now - timedelta(seconds=seconds)
+                but = frozenset[str]() if tenant else own
+                over += self._select(await query(SessionsSince(since, self._enough, tenant, but)))
+        return over
 
     async def _expire(self, session: Session, *, dry_run: bool) -> list[Step]:
         if self.turns.in_flight(session.tenant, session.id):
@@ -118,7 +147,7 @@ class Retain:
         name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
         if dry_run:
             return _step("freeze_session", session, StepOutcome.PLANNED, f"as window {name}")
-        lifetime = self.policy.session_kept
+        lifetime = self.policy.kept_of(session.tenant)
         try:
             await self.freeze(
                 session.keeper,
@@ -135,11 +164,8 @@ class Retain:
         return _step("freeze_session", session, StepOutcome.DONE, f"as window {name}")
 
     async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
-        if not self.policy.session_kept:
-            return []
-        since = self.clock.now() - timedelta(seconds=self.policy.session_kept)
-        expired = await self.registry.expired_sessions_of_every_tenant(since, self._enough)
-        return [await self._delete_session(session, dry_run=dry_run) for session in self._select(expired)]
+        expired = await self._over(self.policy.kept_of, self.registry.expired_sessions_of_every_tenant)
+        return [await self._delete_session(session, dry_run=dry_run) for session in expired]
 
     async def _delete_session(self, session: Session, *, dry_run: bool) -> Step:
         detail = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"

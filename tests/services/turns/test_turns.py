@@ -6,11 +6,13 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.domain.divergence import Cause, divergence
 from cwm.domain.errors import SessionNotActiveError, StorageWriteError
+from cwm.domain.keep import KeepPolicies, KeepPolicy
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Turn, TurnQuery
 from tests.services.replicas_of import ANN
-from tests.services.turns.talk import TITLE, answered, asked, assistant, took, user
+from tests.services.turns.talk import AGENT, TITLE, answered, asked, assistant, took, user
 from tests.services.windows_of import Gateway, gateway
 
 START: TokenIds = tuple(range(100, 140))
@@ -155,6 +157,20 @@ async def test_an_edited_message_leaves_what_was_said_before_it(cwm: Gateway) ->
     assert edited.main
     contents = [m.content["content"] for m in await cwm.registry.turn_messages(edited)]
     assert contents == ["a", "b", "e", "f"]
+
+
+async def test_a_tenant_without_messages_has_the_tokens_and_still_sees_what_diverged(cwm: Gateway) -> None:
+    cwm.turns.keep = KeepPolicies(by_tenant={"acme": KeepPolicy(messages=False)})
+    said = [user("a"), assistant("b"), user("c")]
+    first = await took(cwm, START, messages=said, text="d")
+    assert [m.content for m in await cwm.registry.turn_messages(first)] == [{}, {}, {}, {}]
+    assert await context(cwm, first) == (*START, 7, 8, 9)
+    edited = [*said[:2], user("e")]
+    left = divergence(edited, AGENT, await cwm.registry.message_digests(first), first.profile)
+    assert left is not None
+    assert (left.message, left.cause) == (2, Cause.EDITED)
+    second = await took(cwm, (*START[:30], 60), messages=edited, text="f")
+    assert (second.parent_messages, second.main) == (2, True)
 
 
 async def test_a_session_that_is_frozen_takes_no_turn(cwm: Gateway) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -11,9 +11,10 @@ import pytest
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import InvalidParameterError, StorageReadError
+from cwm.domain.keep import KeepPolicies, KeepPolicy
 from cwm.domain.names import require_window_name
 from cwm.domain.prefix import TokenIds
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import Session, SessionsSince, SessionState
 from cwm.domain.turn import Turn
 from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Chunk
@@ -59,8 +60,8 @@ class Changing(SqlRegistry):
 class Touched(SqlRegistry):
     """Another gateway goes on with every session as soon as it was found to be idle."""
 
-    async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
-        idle = await super().idle_sessions_of_every_tenant(since, limit)
+    async def idle_sessions_of_every_tenant(self, query: SessionsSince) -> list[Session]:
+        idle = await super().idle_sessions_of_every_tenant(query)
         for session in idle:
             turn = a_turn(uuid4().hex, session.id, session.tenant, asked_at=LATER)
             assert await self.begin_turn(turn, session.created_at)
@@ -81,6 +82,24 @@ def done(steps: Sequence[Step]) -> list[str]:
 @pytest.fixture(autouse=True)
 def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cwm.services.upkeep.retention._AT_ONCE", 2)
+
+
+@pytest.mark.parametrize(
+    ("general", "own", "gone"),
+    [(0, {"acme": 60}, ["of-acme"]), (60, {"acme": 0}, ["of-bolt"]), (60, {}, ["of-acme", "of-bolt"])],
+)
+async def test_a_tenant_has_its_own_lifetimes(
+    database: Database, general: float, own: dict[str, float], gone: list[str]
+) -> None:
+    keep = KeepPolicies(
+        by_tenant={tenant: KeepPolicy(session_ttl=60, session_kept=kept) for tenant, kept in own.items()}
+    )
+    cwm = gateway(database, policy=RetentionPolicy(60, general, auto_freeze=False, keep=keep))
+    for tenant in ("acme", "bolt"):
+        await cwm.registry.add_session(a_session(f"of-{tenant}", tenant), IDS)
+    assert len(done(await cwm.retain(dry_run=False))) == 2
+    cwm.clock.at += timedelta(minutes=2)
+    assert sorted(done(await cwm.retain(dry_run=False))) == gone
 
 
 async def test_windows_that_cannot_be_deleted_do_not_stand_in_the_way_of_others(database: Database) -> None:

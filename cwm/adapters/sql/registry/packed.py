@@ -48,7 +48,12 @@ def join(deltas: Iterable[Delta], digest: str, **whose: str) -> TokenIds:
 
 
 def compress_json(content: dict[str, Any]) -> bytes:
-    """The stored form of a message. ASCII, because a client's text may contain half of a surrogate pair."""
+    """The stored form of a message, empty for one that is not kept.
+
+    ASCII, because a client's text may contain half of a surrogate pair.
+    """
+    if not content:
+        return b""
     packed = json.dumps(content, separators=(",", ":")).encode()
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(packed)
 
@@ -58,7 +63,7 @@ def restore_json(stored: Iterable[bytes], **whose: str) -> Iterator[dict[str, An
     decompressor = zstandard.ZstdDecompressor()
     for each in stored:
         try:
-            content: dict[str, Any] = json.loads(decompressor.decompress(each))
+            content: dict[str, Any] = json.loads(decompressor.decompress(each)) if each else {}
         except (zstandard.ZstdError, ValueError) as error:
             raise StorageCorruptionError("A stored message is damaged.", **whose) from error
         yield content

@@ -18,7 +18,7 @@ from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
 from cwm.domain.autosave import UnsavedQuery
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import Session, SessionsSince, SessionState
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.registry import Stock
 
@@ -76,12 +76,8 @@ class UpkeepRecords:
         return [window_of(row) for row in connection.execute(due.limit(limit))]
 
     @reading
-    def idle_sessions_of_every_tenant(
-        self, connection: Connection, since: datetime, limit: int
-    ) -> list[Session]:
-        idle = select(*SESSION).where(sessions.c.state.in_(LIVE_STATES), sessions.c.updated_at < since)
-        rows = connection.execute(idle.order_by(sessions.c.updated_at).limit(limit))
-        return [session_of(row) for row in rows]
+    def idle_sessions_of_every_tenant(self, connection: Connection, query: SessionsSince) -> list[Session]:
+        return _unchanged(connection, query, LIVE_STATES)
 
     @reading
     def unsaved_sessions_of_every_tenant(self, connection: Connection, query: UnsavedQuery) -> list[Session]:
@@ -122,14 +118,8 @@ class UpkeepRecords:
         return [window_of(row) for row in rows]
 
     @reading
-    def expired_sessions_of_every_tenant(
-        self, connection: Connection, since: datetime, limit: int
-    ) -> list[Session]:
-        over = select(*SESSION).where(
-            sessions.c.state == SessionState.EXPIRED.value, sessions.c.updated_at < since
-        )
-        rows = connection.execute(over.order_by(sessions.c.updated_at).limit(limit))
-        return [session_of(row) for row in rows]
+    def expired_sessions_of_every_tenant(self, connection: Connection, query: SessionsSince) -> list[Session]:
+        return _unchanged(connection, query, (SessionState.EXPIRED.value,))
 
     @reading
     def stock_of_every_tenant(self, connection: Connection) -> Stock:
@@ -139,6 +129,17 @@ class UpkeepRecords:
             counts_by_name(connection, by_state, SessionState),
             counts_by_name(connection, by_durability, Durability),
         )
+
+
+def _unchanged(connection: Connection, query: SessionsSince, states: Sequence[str]) -> list[Session]:
+    """Those unused for longest first."""
+    found = select(*SESSION).where(sessions.c.state.in_(states), sessions.c.updated_at < query.since)
+    if query.tenant is not None:
+        found = found.where(sessions.c.tenant == query.tenant)
+    if query.but:
+        found = found.where(sessions.c.tenant.not_in(query.but))
+    rows = connection.execute(found.order_by(sessions.c.updated_at).limit(query.limit))
+    return [session_of(row) for row in rows]
 
 
 def counts_by_name(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:

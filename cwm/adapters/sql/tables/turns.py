@@ -71,7 +71,7 @@ Index(
     postgresql_where=turns.c.chain.is_not(None),
 )
 
-# Each message once per session; ``packed`` is zstd-compressed JSON.
+# Each message once per session; ``packed`` is zstd-compressed JSON, empty for a message that is not kept.
 turn_contents = Table(
     "turn_contents",
     metadata,

@@ -170,13 +170,19 @@ def turn_shown(transcript: Transcript, message_format: str = "openai") -> schema
         "success": True,
         "session_id": transcript.turn.session_id,
         "turn": _turn_item(transcript.turn),
-        "messages": [message.content for message in transcript.messages],
+        "messages": [message.content for message in transcript.messages if message.content],
     }
     if message_format == "anthropic":
         answer["system"], answer["messages"] = anthropic(answer["messages"])
     if transcript.token_ids is not None:
         answer["token_ids"] = list(transcript.token_ids)
-    if not transcript.messages:
+    unkept = sum(not message.content for message in transcript.messages)
+    if unkept:
+        answer["warning"] = (
+            f"{unkept} of {len(transcript.messages)} messages are not kept (keep.messages: none). include_tokens gives "
+            "the token ids of the context, from which its text can be rebuilt."
+        )
+    elif not transcript.messages:
         answer["warning"] = "This context was recorded without messages; include_tokens gives its token ids."
     return answer
 

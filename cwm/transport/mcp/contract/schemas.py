@@ -425,7 +425,7 @@ class TurnShown(TypedDict):
     ]
     system: NotRequired[Annotated[str, Field(description="The system text, in Anthropic's format")]]
     token_ids: NotRequired[list[int]]
-    warning: NotRequired[Annotated[str, Field(description="Why there are no messages")]]
+    warning: NotRequired[Annotated[str, Field(description="Why messages are missing")]]
 
 
 class TurnDiff(TypedDict):

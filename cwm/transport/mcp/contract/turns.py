@@ -83,7 +83,8 @@ async def turn_show(
     """Read what was said up to a turn: the messages of its context as the client sent and got them, oldest first.
 
     Give at most one of turn, session_id and window_name; without any it is the conversation you are in. The last message is the turn's answer. messages is empty,
-    with a warning, where a context was recorded without messages: as token ids, or before CWM kept them.
+    with a warning, where a context was recorded without messages: as token ids, or before CWM kept them. Where they
+    are not kept by choice, the warning says so.
 
     Errors: CWM-1001/1002/1003 malformed or missing field; CWM-2001 no such session; CWM-2002 no such window;
     CWM-2007 no such turn, or it has no answer yet.

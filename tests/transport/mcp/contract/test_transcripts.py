@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cwm.domain.turn import Message
+from cwm.services.turns.history import Transcript
+from cwm.transport.mcp.contract import render
 from cwm.transport.mcp.contract.transcripts import anthropic
+from tests.contracts.nouns import a_turn
 
 
 def test_the_system_text_is_apart_and_neighbours_of_one_role_are_one_message() -> None:
@@ -19,6 +25,18 @@ def test_the_system_text_is_apart_and_neighbours_of_one_role_are_one_message() -
         {"role": "user", "content": [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]},
         {"role": "assistant", "content": [{"type": "text", "text": "Three."}]},
     ]
+
+
+@pytest.mark.parametrize("message_format", ["openai", "anthropic"])
+def test_messages_that_are_not_kept_are_left_out_with_a_word_on_how_to_get_the_text(
+    message_format: str,
+) -> None:
+    messages = (Message("a", {"role": "user", "content": "One."}), Message("b"))
+    shown = render.turn_shown(Transcript(a_turn(), messages), message_format)
+    assert [message["role"] for message in shown["messages"]] == ["user"]
+    assert shown["warning"].startswith(
+        "1 of 2 messages are not kept (keep.messages: none). include_tokens gives"
+    )
 
 
 def test_tool_calls_and_their_results_are_blocks() -> None:
