@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
+from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
@@ -63,6 +64,16 @@ class TurnRecords(Protocol):
         self, tenant: str, session_id: str | None = None, circles: frozenset[str] | None = None
     ) -> list[TurnTag]:
         """The newest 1,000 tags: of the turns of one session, or of all sessions in one of ``circles`` (in any if None)."""
+
+    async def tree_size(self, tenant: str, session_id: str) -> TreeSize:
+        """How large the tree of a session is, turns in flight included."""
+
+    async def make_room(self, session: Session, limit: TreeLimit) -> TreeSize:
+        """Remove side branches of the session until ``limit`` is no longer reached, and return what was removed.
+
+        Branches go whole, those unused for longest first. A branch stays when a turn of the main line, the current
+        turn, a window or a tag came from it. CWM-3002 (retryable) while a turn of the session is in flight.
+        """
 
     async def unfreeze(self, session: Session, at: datetime) -> Session | None:
         """Make a frozen or expired session active again; its windows stay. None when it is neither, or not that session."""

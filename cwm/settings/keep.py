@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from cwm.domain.keep import KeepPolicies, KeepPolicy
-from cwm.settings.fields import Fields, Seconds, SettingsError, Tenant, first_fault
+from cwm.domain.keep import KeepPolicies, KeepPolicy, TreeLimit
+from cwm.settings.fields import Bytes, Count, Fields, Seconds, SettingsError, Tenant, first_fault
 
 KEEP: Final = "keep"
 
@@ -17,9 +17,16 @@ class PolicyFields(Fields):
     messages: Literal["kept", "none"] = "kept"
     session_ttl_seconds: Seconds | None = Field(None, ge=0, strict=True)
     session_kept_seconds: Seconds | None = Field(None, ge=0, strict=True)
+    session_turns: Count | None = Field(None, ge=1, strict=True)
+    session_tokens: Bytes | None = Field(None, ge=1, strict=True)
 
     def policy(self) -> KeepPolicy:
-        return KeepPolicy(self.messages == "kept", self.session_ttl_seconds, self.session_kept_seconds)
+        return KeepPolicy(
+            self.messages == "kept",
+            self.session_ttl_seconds,
+            self.session_kept_seconds,
+            TreeLimit(self.session_turns, self.session_tokens),
+        )
 
 
 class KeepFields(PolicyFields):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cwm.domain.errors import CwmError
 from cwm.domain.intent import Debt
+from cwm.domain.keep import TreeLimit
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
@@ -101,6 +102,8 @@ _CALLS: Final[dict[str, Call]] = {
     "tags": lambda r, t, n: r.tags(t, f"of-{n}"),
     "every_tag": lambda r, t, n: r.tags(t),
     "tagged": lambda r, t, n: r.turn(t, f"tag:tag-{n}"),
+    "tree_size": lambda r, t, n: r.tree_size(t, f"of-{n}"),
+    "make_room": lambda r, t, n: r.make_room(a_session(f"of-{n}", t), TreeLimit(turns=1)),
     "unfreeze": lambda r, t, n: r.unfreeze(a_session(f"of-{n}", t), LATER),
     "share_session": lambda r, t, n: r.share_session(a_session(f"of-{n}", t), "owner:ann"),
     "share_window": lambda r, t, n: r.share_window(_of(t, n), "owner:ann", LATER),

@@ -15,7 +15,8 @@ from sqlalchemy import delete, func, select
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.tables.turns import turn_contents, turns
-from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.errors import StorageCorruptionError, TurnInFlightError
+from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnState, TurnTag
@@ -224,6 +225,62 @@ async def test_a_message_that_is_not_kept_leaves_its_digest(registry: Registry, 
     assert await registry.message_digests(turn) == (HELLO.digest, REPLY.digest)
     stored = await database.read(lambda connection: connection.execute(select(turn_contents.c.packed)).all())
     assert b"" in [row.packed for row in stored]
+
+
+@pytest.fixture
+async def grove(registry: Registry) -> dict[str, Turn]:
+    """A line of two turns, the later one current, and three side branches of the first: two turns, one, and a window's."""
+    await registry.add_session(a_session(), ())
+    turns_by_id: dict[str, Turn] = {}
+    contexts: dict[str, TokenIds] = {}
+    for turn_id, parent, added in (
+        ("first", None, 10),
+        ("title", "first", 5),
+        ("retry", "first", 4),
+        ("frozen", "first", 3),
+        ("second", "first", 10),
+        ("title again", "title", 5),
+    ):
+        above = turns_by_id.get(parent or "")
+        at = 0 if above is None else above.total_tokens
+        turn = await _ask(registry, turn_id)
+        context = contexts[turn_id] = (*contexts.get(parent or "", ()), *range(100 * turn.number)[-added:])
+        main = turn_id in {"first", "second"}
+        await _end(registry, turn, context, above, at, main=main)
+        ended = await registry.turn("acme", turn_id)
+        assert ended is not None
+        turns_by_id[turn_id] = ended
+    window = a_window(turn_id="frozen")
+    await registry.begin_freeze(window, IDS, None)
+    return turns_by_id
+
+
+@pytest.mark.parametrize(
+    ("limit", "removed", "left"),
+    [
+        (TreeLimit(turns=7), TreeSize(0, 0), 6),
+        (TreeLimit(turns=6), TreeSize(1, 4), 5),
+        (TreeLimit(tokens=30), TreeSize(3, 14), 3),
+        (TreeLimit(turns=1), TreeSize(3, 14), 3),
+    ],
+)
+async def test_room_is_made_of_the_side_branches_whose_last_turn_is_oldest(
+    registry: Registry, grove: dict[str, Turn], limit: TreeLimit, removed: TreeSize, left: int
+) -> None:
+    assert await registry.tree_size("acme", "s1") == TreeSize(6, 37)
+    assert await registry.make_room(a_session(), limit) == removed
+    size = await registry.tree_size("acme", "s1")
+    assert size == TreeSize(left, 37 - removed.tokens)
+    for turn_id in ("first", "second", "frozen"):
+        assert await registry.turn("acme", turn_id) == grove[turn_id]
+
+
+@pytest.mark.usefixtures("grove")
+async def test_no_room_is_made_beside_a_turn_in_flight(registry: Registry) -> None:
+    await _ask(registry, "in flight")
+    with pytest.raises(TurnInFlightError):
+        await registry.make_room(a_session(), TreeLimit(turns=1))
+    assert (await registry.tree_size("acme", "s1")).turns == 7
 
 
 @pytest.mark.parametrize("change", ["damaged", "gone"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cwm.domain.keep import KeepPolicies, KeepPolicy
+from cwm.domain.keep import KeepPolicies, KeepPolicy, TreeLimit
 from cwm.settings import SettingsError
 from cwm.settings.load import settings_from
 
@@ -31,12 +31,19 @@ def test_a_tenant_changes_the_fields_that_it_names() -> None:
     assert policies.of("two") == KeepPolicy(session_ttl=0)
 
 
+def test_a_session_may_be_bounded_in_turns_and_tokens() -> None:
+    policies = read("keep: {session_turns: 9, tenants: {one: {session_tokens: 100}}}")
+    assert policies.default.tree == TreeLimit(9)
+    assert policies.of("one").tree == TreeLimit(9, 100)
+
+
 @pytest.mark.parametrize(
     ("document", "says"),
     [
         ("keep: 3", "keep in cwm.yaml: must hold fields by name"),
         ("keep: {messages: some}", "keep.messages in cwm.yaml: input should be 'kept' or 'none'"),
         ("keep: {session_ttl_seconds: -1}", "keep.session_ttl_seconds in cwm.yaml: input should be greater"),
+        ("keep: {session_turns: 0}", "keep.session_turns in cwm.yaml: input should be greater than"),
         ("keep: {turns: 3}", "keep.turns in cwm.yaml: is not a field of 'keep'"),
         ("keep: {tenants: {'a b': {}}}", "keep.tenants.a b in cwm.yaml: string should match"),
     ],

@@ -13,7 +13,7 @@ from uuid import uuid4
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.conversation import chained
 from cwm.domain.divergence import Divergence, Miss, miss
-from cwm.domain.errors import CwmError, SessionNotActiveError
+from cwm.domain.errors import CwmError, SessionNotActiveError, StorageQuotaExceededError
 from cwm.domain.keep import KeepPolicies
 from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
@@ -165,9 +165,10 @@ class RunningTurn:
     ) -> None:
         """Record that the turn is asked in ``session``, of an engine that reuses KV in blocks of so many tokens (0: unknown).
 
-        CWM-3002 if the session is not live; CWM-4001.
+        CWM-3002 if the session is not live; CWM-4001, 4003.
         """
         session.require_live("a turn")
+        await self._require_room(session)
         turns = self._turns
         turn = Turn(
             tenant=session.tenant,
@@ -271,16 +272,42 @@ class RunningTurn:
 
     async def lost(self, reason: str, token_count: int) -> None:
         """Audit a turn that ran but is not part of the session."""
+        details = {"reason": reason, "token_count": token_count}
+        await self._note("session.turn", "not_recorded", Severity.WARNING, details)
+
+    async def _require_room(self, session: Session) -> None:
+        """Where the session's tree is as large as it may be, remove side branches. CWM-3002 (retryable), 4003."""
+        records, limit = self._turns.records, self._turns.keep.of(session.tenant).tree
+        size = await records.tree_size(session.tenant, session.id) if limit else None
+        if size is None or not limit.is_reached(size):
+            return
+        removed = await records.make_room(session, limit.with_room())
+        if removed.turns:
+            details = {"turns": removed.turns, "token_count": removed.tokens}
+            await self._note("session.make_room", "removed", Severity.INFO, details)
+            size = size.less(removed)
+        if limit.is_reached(size):
+            raise StorageQuotaExceededError(
+                f"Session '{session.id}' has {size.turns} turns with {size.tokens} stored tokens: a session may keep "
+                "no more. Go on in another one (turn_branch opens one at any turn), or delete turns (turn_delete).",
+                session_id=session.id,
+                turns=size.turns,
+                tokens=size.tokens,
+                most_turns=limit.turns,
+                most_tokens=limit.tokens,
+            )
+
+    async def _note(self, event: str, outcome: str, severity: Severity, details: dict[str, Any]) -> None:
         await self._turns.audit.record(
             AuditEvent(
                 timestamp=self._turns.clock.now(),
                 tenant=self._principal.tenant,
                 subject=self._principal.subject,
-                event="session.turn",
-                outcome="not_recorded",
+                event=event,
+                outcome=outcome,
                 session_id=self._session_id,
-                severity=Severity.WARNING,
-                details={"reason": reason, "token_count": token_count},
+                severity=severity,
+                details=details,
             )
         )
 

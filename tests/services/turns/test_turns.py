@@ -7,8 +7,8 @@ import pytest
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.divergence import Cause, divergence
-from cwm.domain.errors import SessionNotActiveError, StorageWriteError
-from cwm.domain.keep import KeepPolicies, KeepPolicy
+from cwm.domain.errors import SessionNotActiveError, StorageQuotaExceededError, StorageWriteError
+from cwm.domain.keep import KeepPolicies, KeepPolicy, TreeLimit
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Turn, TurnQuery
 from tests.services.replicas_of import ANN
@@ -171,6 +171,22 @@ async def test_a_tenant_without_messages_has_the_tokens_and_still_sees_what_dive
     assert (left.message, left.cause) == (2, Cause.EDITED)
     second = await took(cwm, (*START[:30], 60), messages=edited, text="f")
     assert (second.parent_messages, second.main) == (2, True)
+
+
+async def test_a_session_that_is_full_loses_side_branches_and_then_takes_no_turn(cwm: Gateway) -> None:
+    cwm.turns.keep = KeepPolicies(KeepPolicy(tree=TreeLimit(turns=3)))
+    first = await took(cwm, START)
+    title = await took(cwm, (60, 61), profile=TITLE)
+    second = await took(cwm, (*START, 7, 8, 9, 50))
+    third = await took(cwm, (*START, 7, 8, 9, 50, 7, 8, 9, 51))
+    assert await cwm.registry.turn("acme", title.id) is None
+    assert ("session.make_room", "removed") in await cwm.events()
+    with pytest.raises(StorageQuotaExceededError) as full:
+        await asked(cwm)
+    assert "turn_branch opens one at any turn" in full.value.message
+    assert full.value.context["turns"] == 3
+    turns = await cwm.registry.turns("acme", "s1", TurnQuery())
+    assert [turn.id for turn in turns] == [third.id, second.id, first.id]
 
 
 async def test_a_session_that_is_frozen_takes_no_turn(cwm: Gateway) -> None:
