@@ -98,7 +98,7 @@ async def test_turns_are_named_and_gone_back_to_by_name(
     ("arguments", "code"),
     [
         (("turns", "log", "nobody"), "CWM-2001"),
-        (("turns", "log"), "CWM-1003"),
+        (("turns", "log", "s", "--window", "w"), "CWM-1003"),
         (("turns", "show", "--turn", "nobody"), "CWM-2007"),
         (("turns", "show", "--window", "nobody"), "CWM-2002"),
         (("turns", "diff", "s", "session:s"), "CWM-1003"),

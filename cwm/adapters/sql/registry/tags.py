@@ -23,8 +23,10 @@ class TagRecords:
 
     @writing
     def tag(self, connection: Connection, tag: TurnTag, *, move: bool = False) -> TurnTag | None:
-        # Whoever removes turns of the session locks it first, too.
-        locked(connection, tag.tenant, tag.session_id)
+        # The tag, then sessions by their ids: whoever removes turns of a session locks it, too.
+        row = _row(connection, tag.tenant, tag.name, lock=True)
+        for session_id in sorted({tag.session_id, *([row.session_id] if row is not None and move else [])}):
+            locked(connection, tag.tenant, session_id)
         ended = select(turns.c.id).where(
             turns.c.tenant == tag.tenant,
             turns.c.session_id == tag.session_id,
@@ -46,8 +48,7 @@ class TagRecords:
 
     @writing
     def untag(self, connection: Connection, tenant: str, name: str) -> TurnTag | None:
-        if (row := _row(connection, tenant, name)) is not None:
-            # First, as whoever sets a tag does.
+        if (row := _row(connection, tenant, name, lock=True)) is not None:
             locked(connection, tenant, row.session_id)
         this = and_(turn_tags.c.tenant == tenant, turn_tags.c.name == name)
         row = connection.execute(delete(turn_tags).where(this).returning(*turn_tags.c)).one_or_none()
@@ -74,9 +75,9 @@ class TagRecords:
         return [_tag_of(row) for row in connection.execute(newest)]
 
 
-def _row(connection: Connection, tenant: str, name: str) -> Row[Any] | None:
-    this = and_(turn_tags.c.tenant == tenant, turn_tags.c.name == name)
-    return connection.execute(select(turn_tags).where(this)).one_or_none()
+def _row(connection: Connection, tenant: str, name: str, *, lock: bool = False) -> Row[Any] | None:
+    this = select(turn_tags).where(turn_tags.c.tenant == tenant, turn_tags.c.name == name)
+    return connection.execute(this.with_for_update() if lock else this).one_or_none()
 
 
 def _tag_of(row: Row[Any]) -> TurnTag:
