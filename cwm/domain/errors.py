@@ -189,6 +189,12 @@ class StorageCorruptionError(CwmError):
     code, kind = "CWM-4004", ErrorKind.STORAGE
 
 
+class StorageKeyError(CwmError):
+    """What is stored is encrypted with a registry key that the gateway does not have."""
+
+    code, kind = "CWM-4005", ErrorKind.STORAGE
+
+
 class EngineConnectionError(CwmError):
     """The engine (vLLM or LMCache) cannot be reached."""
 

@@ -137,8 +137,8 @@ class Registry(TurnRecords, Protocol):
 
         With no ``session_revision`` the session stays as it is, in any state.
         CWM-3003 when the name is taken. CWM-3002 when the session changed since ``session_revision``, left its salt
-        scope, or, if ``session_created_at`` is given, was not created then. The snapshot id is the digest of the
-        token ids; windows with equal ids share it.
+        scope, or, if ``session_created_at`` is given, was not created then. The intent has the id of the snapshot,
+        which windows with equal token ids share.
         """
 
     async def finish_freeze(

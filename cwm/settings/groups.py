@@ -115,6 +115,7 @@ class Settings:
         """Every value that must never be shown, including passwords inside URLs."""
         values = [value for title in GROUPS for _, value in getattr(self, title)]
         secret = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
+        secret |= set(self.database.registry_keys())
         plain = {value for value in values if isinstance(value, str)}
         return frozenset(secret | _passwords(secret | plain) | _secrets_of(self.upstreams))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, SecretStr
 
@@ -23,7 +23,18 @@ def _readable(parse: Callable[[str], str]) -> AfterValidator:
 
 
 DatabaseUrl = Annotated[SecretStr | None, _readable(database_url)]
+_KEY_CHARS: Final = 32
 RedisUrl = Annotated[SecretStr | None, _readable(redis_url)]
+
+
+def _long_enough(keys: SecretStr | None) -> SecretStr | None:
+    every = keys.get_secret_value().split() if keys else []
+    if keys and (not every or min(map(len, every)) < _KEY_CHARS):
+        raise ValueError(f"each key needs {_KEY_CHARS} characters; `openssl rand -base64 32` makes one")
+    return keys
+
+
+RegistryKeys = Annotated[SecretStr | None, AfterValidator(_long_enough)]
 
 
 class Database(Group):
@@ -35,6 +46,15 @@ class Database(Group):
     db_path: UserPath = Field(
         Path("~/.cwm/cwm.db"), description="SQLite file, used when no database URL is set."
     )
+
+    registry_key: RegistryKeys = Field(
+        None,
+        description="Keys, of 32 characters or more, with which token ids and messages are encrypted in the registry, separated by "
+        "white space: the first encrypts, all decrypt. Must be the same on every replica; unset: nothing is encrypted.",
+    )
+
+    def registry_keys(self) -> tuple[str, ...]:
+        return () if self.registry_key is None else tuple(self.registry_key.get_secret_value().split())
 
     def url(self) -> str:
         """The URL for SQLAlchemy, with the driver that CWM uses."""

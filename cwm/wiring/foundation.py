@@ -13,6 +13,7 @@ from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.traced import traced
+from cwm.adapters.sql.vault import Vault
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.telemetry.tracing import open_tracer
 from cwm.ports.clock import Clock
@@ -58,7 +59,7 @@ def build_foundation(settings: Settings) -> Foundation:
         meter=meter,
         tracer=tracer,
         database=database,
-        registry=SqlRegistry(database, replicas.me),
+        registry=SqlRegistry(database, replicas.me, Vault(settings.database.registry_keys())),
         replicas=replicas,
         shared=shared,
         access=access,

@@ -15,6 +15,7 @@ from sqlalchemy import delete, func, select
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError, TurnInFlightError
 from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.prefix import TokenIds, digest
@@ -23,12 +24,18 @@ from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnSt
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_turn, a_window
 
+KEY: Final = "a key of a test, thirty-two characters"
 SOON: Final = NOW + timedelta(minutes=1)
 OTHER_IDS: Final = tuple(range(5000, 5040))
 HELLO: Final = Message("hello", {"role": "user", "content": "Hello \ud800 é\u0000"})
 REPLY: Final = Message("reply", {"role": "assistant", "content": None, "tool_calls": [{"z": 1, "a": 2.0}]})
 
 Change: TypeAlias = Callable[[Registry], Awaitable[Any]]
+
+
+@pytest.fixture(params=[(), (KEY,)], ids=["clear", "sealed"])
+def registry(database: Database, request: pytest.FixtureRequest) -> SqlRegistry:
+    return SqlRegistry(database, vault=Vault(request.param))
 
 
 async def test_a_turn_is_numbered_when_it_is_asked_and_marks_its_session_as_used(database: Database) -> None:

@@ -29,6 +29,8 @@ def test_every_secret_may_stand_in_a_file(tmp_path: Path, group: str, name: str)
     variable = f"CWM_{name.upper()}_FILE"
     scheme = "postgresql" if name == "database_url" else "redis"
     secret = f"{scheme}://a:hunter2@h" if name.endswith("_url") else "name= hunter2"
+    if name == "registry_key":
+        secret = "hunter2" * 5
     settings = load({variable: kept(tmp_path, f"{secret}\n".encode())})
     value = getattr(getattr(settings, group), name)
     assert isinstance(value, SecretStr)
@@ -37,6 +39,17 @@ def test_every_secret_may_stand_in_a_file(tmp_path: Path, group: str, name: str)
     source = next(source for source in settings.sources if source.name == name)
     assert source.origin == str(tmp_path / "secret")
     assert "hunter2" not in source.value
+
+
+def test_registry_keys_are_separated_by_white_space_and_long_enough(tmp_path: Path) -> None:
+    first, second = "1" * 32, "2" * 44
+    keys = load({"CWM_REGISTRY_KEY_FILE": kept(tmp_path, f"{first}\n  {second}\n".encode())})
+    assert keys.database.registry_keys() == (first, second)
+    assert {first, second} <= keys.secrets()
+    assert load({}).database.registry_keys() == ()
+    with pytest.raises(SettingsError, match="CWM_REGISTRY_KEY: each key needs 32 characters") as refused:
+        load({"CWM_REGISTRY_KEY": f"{first} hunter2"})
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("content", "value"), [(b" a \r\n", " a "), (b"a\n\n", "a"), ("é".encode(), "é")])

@@ -16,7 +16,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.names import require_description, require_session_id, require_tags, require_window_name
-from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import TENANT, Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn
@@ -212,7 +212,7 @@ class Freeze:
             name=name,
             session_id=session.id,
             owner=principal.subject,
-            snapshot_id=digest(token_ids),
+            snapshot_id="",
             model=session.model,
             token_count=len(token_ids),
             block_count=0,
@@ -237,6 +237,7 @@ class Freeze:
         """
         revision, created_at = (session.revision, session.created_at) if session else (None, None)
         intent = await self.registry.begin_freeze(window, token_ids, revision, created_at)
+        window = replace(window, snapshot_id=intent.snapshot_id or "")
         if wait:
             try:
                 return await self._finish_or_undo(window, token_ids, session, canary=canary)

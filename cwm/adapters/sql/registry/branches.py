@@ -16,6 +16,7 @@ from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import TurnInFlightError, WindowInUseError
 from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.session import Session, SessionState
@@ -24,6 +25,7 @@ from cwm.domain.turn import Turn, TurnState
 
 class BranchRecords:
     database: Database
+    vault: Vault
 
     @writing
     def revert(self, connection: Connection, turn: Turn, at: datetime) -> Session | None:
@@ -75,7 +77,7 @@ class BranchRecords:
                 tags=tags,
                 current_turn=current,
             )
-        _remove(connection, turn.tenant, turn.session_id, ids)
+        _remove(connection, self.vault, turn.tenant, turn.session_id, ids)
         return len(ids)
 
     @reading
@@ -103,7 +105,7 @@ class BranchRecords:
             ids += [row.id for row in branch]
             tokens = sum(row.total_tokens - row.parent_at for row in branch)
             removed = TreeSize(len(ids), removed.tokens + tokens)
-        _remove(connection, session.tenant, session.id, ids)
+        _remove(connection, self.vault, session.tenant, session.id, ids)
         return removed
 
     @writing
@@ -186,9 +188,9 @@ def _size(connection: Connection, tenant: str, session_id: str) -> TreeSize:
     return TreeSize(count, int(total))
 
 
-def _remove(connection: Connection, tenant: str, session_id: str, ids: Sequence[str]) -> None:
+def _remove(connection: Connection, vault: Vault, tenant: str, session_id: str, ids: Sequence[str]) -> None:
     for batch in at_a_time(ids):
         here = and_(turns.c.tenant == tenant, turns.c.session_id == session_id, turns.c.id.in_(batch))
         connection.execute(delete(turns).where(here))
     if ids:
-        remove_unsaid(connection, tenant, session_id)
+        remove_unsaid(connection, vault, tenant, session_id)

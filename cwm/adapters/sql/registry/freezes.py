@@ -28,9 +28,10 @@ from cwm.adapters.sql.registry.window_writes import (
     window_row,
 )
 from cwm.adapters.sql.rows import WINDOW, window_of
-from cwm.adapters.sql.tables.sessions import canaries, sessions
+from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import writing
+from cwm.adapters.sql.vault import Vault
 from cwm.adapters.sql.window_list import terms as window_terms
 from cwm.domain.canary import Canary
 from cwm.domain.engine import EngineIdentity
@@ -46,6 +47,7 @@ class FreezeRecords:
 
     database: Database
     holder: str
+    vault: Vault
 
     @writing
     def begin_freeze(
@@ -56,7 +58,7 @@ class FreezeRecords:
         session_revision: int | None,
         session_created_at: datetime | None = None,
     ) -> Intent:
-        snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
+        snapshot_id = snapshots.keep(connection, window.tenant, token_ids, self.vault)
         parent_window, parent_uid = _parent(connection, window)
         window = replace(window, parent_window=parent_window)
         pending = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
@@ -99,10 +101,8 @@ class FreezeRecords:
         refer(connection, durable_window, stored.chunks)
         require_quota(connection, durable_window, quota_bytes)
         if canary is not None:
-            row_key = {
-                name: getattr(durable_window, name) for name in ("tenant", "snapshot_id", "cache_salt")
-            }
-            snapshots.put(connection, canaries, {**row_key, "content": canary.as_dict()})
+            key = (durable_window.tenant, durable_window.snapshot_id, durable_window.cache_salt)
+            snapshots.put_canary(connection, key, canary, self.vault)
         end(connection, window.tenant, window.name)
         return durable_window
 

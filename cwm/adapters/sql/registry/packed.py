@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import zstandard
@@ -28,13 +28,8 @@ def compress(token_ids: Sequence[int]) -> tuple[bytes, str]:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(packed), digest_of_packed(packed)
 
 
-def restore(stored: bytes, digest: str, token_count: int, **whose: str) -> TokenIds:
-    """The ids. Raises CWM-4004 unless they match ``digest`` and ``token_count``."""
-    return join([Delta(stored, token_count, token_count)], digest, **whose)
-
-
-def join(deltas: Iterable[Delta], digest: str, **whose: str) -> TokenIds:
-    """The ids of the deltas, in this order. Raises CWM-4004 unless they match ``digest``."""
+def join(deltas: Iterable[Delta], is_theirs: Callable[[str], bool], **whose: str) -> TokenIds:
+    """The ids of the deltas, in this order. Raises CWM-4004 unless the digest of them all ``is_theirs``."""
     needed = (delta for delta in deltas if delta.wanted > 0)
     # Making one takes three times as long as using it.
     decompressor = zstandard.ZstdDecompressor()
@@ -42,7 +37,7 @@ def join(deltas: Iterable[Delta], digest: str, **whose: str) -> TokenIds:
         _decompress(decompressor, delta.stored, delta.token_count * TOKEN_BYTES)[: delta.wanted * TOKEN_BYTES]
         for delta in needed
     )
-    if digest_of_packed(packed) != digest:
+    if not is_theirs(digest_of_packed(packed)):
         raise StorageCorruptionError("The stored token ids do not match their digest.", **whose)
     return unpack(packed)
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, Select, bindparam, literal, select
 
 from cwm.adapters.sql.registry.packed import Delta, join, restore_json
+from cwm.adapters.sql.registry.sealed import digest_in, messages_in
 from cwm.adapters.sql.rows import at_a_time
 from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Message, TurnState
@@ -28,8 +30,8 @@ def _path(*content: Column[Any]) -> Select[Any]:
 
 
 # Built once, because building them takes longer than running them.
-_TOKENS: Final = _path(turns.c.parent_at, turns.c.total_tokens, turns.c.digest, turns.c.packed)
-_MESSAGES: Final = _path(turns.c.parent_messages, turns.c.messages)
+_TOKENS: Final = _path(turns.c.id, turns.c.parent_at, turns.c.total_tokens, turns.c.digest, turns.c.packed)
+_MESSAGES: Final = _path(turns.c.id, turns.c.parent_messages, turns.c.messages)
 _CONTENTS: Final = select(turn_contents.c.digest, turn_contents.c.packed).where(
     turn_contents.c.tenant == bindparam("of_tenant"),
     turn_contents.c.session_id == bindparam("of_session"),
@@ -37,7 +39,7 @@ _CONTENTS: Final = select(turn_contents.c.digest, turn_contents.c.packed).where(
 )
 
 
-def tokens_of(connection: Connection, tenant: str, session_id: str, turn_id: str) -> TokenIds:
+def tokens_of(connection: Connection, vault: Vault, tenant: str, session_id: str, turn_id: str) -> TokenIds:
     """The ids of an ended turn's context. CWM-4004."""
     whose = {"session_id": session_id, "turn_id": turn_id}
     rows = connection.execute(_TOKENS, {"of_tenant": tenant, "of_turn": turn_id}).all()
@@ -47,18 +49,23 @@ def tokens_of(connection: Connection, tenant: str, session_id: str, turn_id: str
     end = rows[0].total_tokens
     for row in rows:
         size = row.total_tokens - row.parent_at
-        deltas.append(Delta(row.packed or b"", size, end - row.parent_at))
+        packed = vault.open(row.packed or b"", "tokens", tenant, row.id)
+        deltas.append(Delta(packed, size, end - row.parent_at))
         end = min(end, row.parent_at)
-    return join(reversed(deltas), rows[0].digest, **whose)
+    digest = digest_in(vault, tenant, turn_id, rows[0].digest)
+    return join(reversed(deltas), digest.__eq__, **whose)
 
 
-def digests_of(connection: Connection, tenant: str, session_id: str, turn_id: str) -> list[str]:
+def digests_of(connection: Connection, vault: Vault, tenant: str, session_id: str, turn_id: str) -> list[str]:
     """The digests of the messages of an ended turn's context. CWM-4004."""
     rows = connection.execute(_MESSAGES, {"of_tenant": tenant, "of_turn": turn_id}).all()
     parts: list[list[str]] = []
-    end = count = rows[0].parent_messages + len(rows[0].messages) if rows else -1
-    for row in rows:
-        parts.append(row.messages[: max(end - row.parent_messages, 0)])
+    end = count = -1
+    for at, row in enumerate(rows):
+        messages = messages_in(vault, tenant, row.id, row.messages)
+        if at == 0:
+            end = count = row.parent_messages + len(messages)
+        parts.append(messages[: max(end - row.parent_messages, 0)])
         end = min(end, row.parent_messages)
     digests = [digest for part in reversed(parts) for digest in part]
     if len(digests) != count:
@@ -66,24 +73,28 @@ def digests_of(connection: Connection, tenant: str, session_id: str, turn_id: st
     return digests
 
 
-def messages_of(connection: Connection, tenant: str, session_id: str, turn_id: str) -> list[Message]:
+def messages_of(
+    connection: Connection, vault: Vault, tenant: str, session_id: str, turn_id: str
+) -> list[Message]:
     """The messages of an ended turn's context. CWM-4004."""
     whose = {"session_id": session_id, "turn_id": turn_id}
-    digests = digests_of(connection, tenant, session_id, turn_id)
-    messages = {each.digest: each for each in messages_with(connection, tenant, session_id, digests)}
+    digests = digests_of(connection, vault, tenant, session_id, turn_id)
+    messages = {each.digest: each for each in messages_with(connection, vault, tenant, session_id, digests)}
     if not messages.keys() >= set(digests):
         raise StorageCorruptionError("A message of a turn is gone.", **whose)
     return [messages[digest] for digest in digests]
 
 
 def messages_with(
-    connection: Connection, tenant: str, session_id: str, digests: Sequence[str]
+    connection: Connection, vault: Vault, tenant: str, session_id: str, digests: Sequence[str]
 ) -> list[Message]:
     """Those of a session's messages that have these digests. CWM-4004."""
+    digest_of = {name: digest for digest in set(digests) for name in vault.names(tenant, digest)}
     messages: list[Message] = []
-    for batch in at_a_time(sorted(set(digests))):
+    for batch in at_a_time(sorted(digest_of)):
         which = {"of_tenant": tenant, "of_session": session_id, "of_digests": batch}
         rows = connection.execute(_CONTENTS, which).all()
-        contents = restore_json((row.packed for row in rows), session_id=session_id)
-        messages += map(Message, (row.digest for row in rows), contents)
+        packed = (vault.open(row.packed, "message", tenant, row.digest) for row in rows)
+        contents = restore_json(packed, session_id=session_id)
+        messages += map(Message, (digest_of[row.digest] for row in rows), contents)
     return messages

@@ -17,6 +17,7 @@ from cwm.adapters.sql.registry.windows import WindowRecords
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.domain.session import SessionState
 from cwm.ports.registry import Totals
 
@@ -32,11 +33,15 @@ class SqlRegistry(
     IntentRecords,
     UpkeepRecords,
 ):
-    """The port ``Registry``. Each call is one transaction; the turns and intents that it begins belong to ``holder``."""
+    """The port ``Registry``. Each call is one transaction; the turns and intents that it begins belong to ``holder``.
 
-    def __init__(self, database: Database, holder: str = "") -> None:
+    ``vault`` seals the token ids and messages that it stores, and their digests.
+    """
+
+    def __init__(self, database: Database, holder: str = "", vault: Vault = CLEAR) -> None:
         self.database = database
         self.holder = holder
+        self.vault = vault
 
     @reading
     def totals(self, connection: Connection, tenant: str) -> Totals:

@@ -24,6 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.packed import compress
 from cwm.adapters.sql.registry.scopes import in_force_until_committed
+from cwm.adapters.sql.registry.sealed import sealed_turn
 from cwm.adapters.sql.registry.transcripts import copy_messages, forget_deleted, said_in
 from cwm.adapters.sql.registry.window_writes import end_one
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values, turn_values
@@ -33,6 +34,7 @@ from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import (
     SessionAlreadyExistsError,
     SessionNotActiveError,
@@ -118,6 +120,7 @@ def uid_of(tenant: str, window_name: str) -> ScalarSelect[Any]:
 class SessionRecords:
     database: Database
     holder: str
+    vault: Vault
 
     @writing
     def add_session(
@@ -133,8 +136,11 @@ class SessionRecords:
             scope = in_force_until_committed(connection, session.tenant, session.salt_scope)
             session = replace(session, salt_scope=scope)
         turn = first_turn(session, token_ids) if token_ids else None
-        if turn is not None and source_turn is not None:
-            turn |= said_in(connection, session.tenant, source_turn)
+        said: Sequence[str] = ()
+        if turn is not None:
+            if source_turn is not None:
+                turn |= said_in(connection, self.vault, session.tenant, source_turn)
+            said, turn = turn["messages"], sealed_turn(self.vault, turn)
         values = session_values(session) | standing(turn) | {"thawed_from_uid": None}
         if session.thawed_from is not None:
             values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
@@ -146,7 +152,7 @@ class SessionRecords:
             ) from error
         if turn is not None:
             connection.execute(insert(turns), turn)
-            copy_messages(connection, session, source_turn, turn["messages"])
+            copy_messages(connection, self.vault, session, source_turn, said)
         if intent_id is not None:
             end_one(connection, session.tenant, intent_id)
         return session
@@ -192,7 +198,7 @@ class SessionRecords:
                 metadata=session.own_metadata,
             )
         )
-        forget_deleted(connection, tenant, session_id)
+        forget_deleted(connection, self.vault, tenant, session_id)
         if not debt:
             return None
         release = Intent(
@@ -247,7 +253,7 @@ class SessionRecords:
             .where(
                 sessions.c.tenant == tenant,
                 sessions.c.salt_scope == salt_scope,
-                sessions.c.head == head_of(head),
+                sessions.c.head.in_(self.vault.names(tenant, head_of(head) or "")),
                 or_(sessions.c.state.in_(LIVE_STATES), being_stored),
             )
             .order_by(sessions.c.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
@@ -9,10 +10,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Insert, Table, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cwm.adapters.sql.registry.packed import compress, restore
+from cwm.adapters.sql.registry.packed import Delta, compress, join
 from cwm.adapters.sql.tables.gateways import intents
-from cwm.adapters.sql.tables.sessions import snapshots
+from cwm.adapters.sql.tables.sessions import canaries, snapshots
 from cwm.adapters.sql.tables.windows import windows
+from cwm.adapters.sql.vault import CLEAR, Vault
+from cwm.domain.canary import Canary
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.window import Snapshot
 
@@ -37,20 +40,42 @@ def upsert(dialect: str, table: Table) -> Insert:
     return statement
 
 
-def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:
+def keep(connection: Connection, tenant: str, token_ids: Sequence[int], vault: Vault = CLEAR) -> str:
     """Store the ids and return their snapshot's id. This also repairs a damaged stored copy."""
     packed, digest = compress(token_ids)
-    row = {"tenant": tenant, "id": digest, "token_count": len(token_ids), "packed": packed}
+    snapshot_id = vault.name(tenant, digest)
+    sealed = vault.seal(packed, "snapshot", tenant, snapshot_id)
+    row = {"tenant": tenant, "id": snapshot_id, "token_count": len(token_ids), "packed": sealed}
     put(connection, snapshots, row)
-    return digest
+    return snapshot_id
 
 
-def read(connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
+def read(connection: Connection, tenant: str, snapshot_id: str, vault: Vault) -> Snapshot:
     row = connection.execute(_FOUND, {"of_tenant": tenant, "of_id": snapshot_id}).one_or_none()
     if row is None:
         raise StorageCorruptionError("The stored token ids of a window are gone.", snapshot_id=snapshot_id)
-    token_ids = restore(row.packed, snapshot_id, row.token_count, snapshot_id=snapshot_id)
+    packed = vault.open(row.packed, "snapshot", tenant, snapshot_id)
+    delta = Delta(packed, row.token_count, row.token_count)
+    token_ids = join(
+        [delta], lambda digest: snapshot_id in vault.names(tenant, digest), snapshot_id=snapshot_id
+    )
     return Snapshot(snapshot_id, tenant, token_ids, snapshot_id)
+
+
+def put_canary(connection: Connection, key: tuple[str, str, str], canary: Canary, vault: Vault) -> None:
+    """``key``: tenant, snapshot id and cache salt, as in :func:`canary_of`."""
+    content: Any = canary.as_dict()
+    if vault:
+        content = vault.seal_text(json.dumps(content), "canary", *key)
+    row = dict(zip(("tenant", "snapshot_id", "cache_salt"), key, strict=True))
+    put(connection, canaries, {**row, "content": content})
+
+
+def canary_of(content: Any, vault: Vault, *key: str) -> Canary:
+    """The canary in a row with this primary key."""
+    if isinstance(content, str):
+        content = json.loads(vault.open_text(content, "canary", *key))
+    return Canary.from_dict(content)
 
 
 def lock(connection: Connection, tenant: str, snapshot_id: str) -> None:

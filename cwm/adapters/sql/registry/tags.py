@@ -13,6 +13,7 @@ from cwm.adapters.sql.rows import insert_into
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_tags, turns
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.turn import TurnState, TurnTag
 
 _AT_MOST: Final = 1000
@@ -20,6 +21,7 @@ _AT_MOST: Final = 1000
 
 class TagRecords:
     database: Database
+    vault: Vault
 
     @writing
     def tag(self, connection: Connection, tag: TurnTag, *, move: bool = False) -> TurnTag | None:
@@ -42,7 +44,7 @@ class TagRecords:
         if row is None or (move and row.turn_id != tag.turn_id):
             snapshots.put(connection, turn_tags, values)
             if row is not None:
-                forget_deleted(connection, tag.tenant, row.session_id)
+                forget_deleted(connection, self.vault, tag.tenant, row.session_id)
             return tag
         return _tag_of(row)
 
@@ -54,7 +56,7 @@ class TagRecords:
         row = connection.execute(delete(turn_tags).where(this).returning(*turn_tags.c)).one_or_none()
         if row is None:
             return None
-        forget_deleted(connection, tenant, row.session_id)
+        forget_deleted(connection, self.vault, tenant, row.session_id)
         return _tag_of(row)
 
     @reading

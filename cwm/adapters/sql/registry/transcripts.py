@@ -4,38 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, literal, or_, select
 
 from cwm.adapters.sql.registry.paths import digests_of
-from cwm.adapters.sql.rows import at_a_time
+from cwm.adapters.sql.registry.sealed import messages_in, opened_turn
+from cwm.adapters.sql.rows import TURN, at_a_time, turn_of
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
-from cwm.domain.errors import StorageCorruptionError
+from cwm.adapters.sql.vault import Vault
+from cwm.domain.errors import StorageCorruptionError, StorageKeyError
 from cwm.domain.session import Session, SessionState
 
 
-def said_in(connection: Connection, tenant: str, source_turn: str) -> dict[str, Any]:
+def said_in(connection: Connection, vault: Vault, tenant: str, source_turn: str) -> dict[str, Any]:
     """The columns of a first turn that say what was said in the turn it was copied from; none if that is gone."""
-    source = select(turns.c.session_id, turns.c.system, turns.c.tools).where(
-        turns.c.tenant == tenant, turns.c.id == source_turn
-    )
-    row = connection.execute(source).one_or_none()
+    row = connection.execute(
+        select(*TURN).where(turns.c.tenant == tenant, turns.c.id == source_turn)
+    ).one_or_none()
     if row is not None:
         with suppress(StorageCorruptionError):
-            messages = digests_of(connection, tenant, row.session_id, source_turn)
-            return {"system": row.system, "tools": row.tools, "messages": messages}
+            turn = opened_turn(vault, turn_of(row))
+            return asdict(turn.profile) | {
+                "messages": digests_of(connection, vault, tenant, turn.session_id, source_turn)
+            }
     return {}
 
 
 def copy_messages(
-    connection: Connection, session: Session, source_turn: str | None, digests: Sequence[str]
+    connection: Connection, vault: Vault, session: Session, source_turn: str | None, digests: Sequence[str]
 ) -> None:
     """Give the session its own copy of these messages of a turn's session."""
     origin = select(turns.c.session_id).where(turns.c.tenant == session.tenant, turns.c.id == source_turn)
-    for batch in at_a_time(sorted(set(digests))):
+    names = {name for digest in digests for name in vault.names(session.tenant, digest)}
+    for batch in at_a_time(sorted(names)):
         copies = select(
             turn_contents.c.tenant, literal(session.id), turn_contents.c.digest, turn_contents.c.packed
         ).where(
@@ -52,11 +57,11 @@ def locked(connection: Connection, tenant: str, session_id: str) -> str | None:
     return connection.execute(state.with_for_update()).scalar_one_or_none()
 
 
-def forget_deleted(connection: Connection, tenant: str, session_id: str) -> None:
+def forget_deleted(connection: Connection, vault: Vault, tenant: str, session_id: str) -> None:
     """Of a deleted session, remove the turns that no window and no tag consists of, and its row with the last of those."""
     if locked(connection, tenant, session_id) != SessionState.DELETED.value:
         return
-    _remove_turns(connection, tenant, session_id)
+    _remove_turns(connection, vault, tenant, session_id)
     referred = [
         select(table.c.name).where(table.c.tenant == tenant, table.c.session_id == session_id).exists()
         for table in (windows, turn_tags)
@@ -65,7 +70,7 @@ def forget_deleted(connection: Connection, tenant: str, session_id: str) -> None
     connection.execute(delete(sessions).where(this, ~or_(*referred)))
 
 
-def _remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
+def _remove_turns(connection: Connection, vault: Vault, tenant: str, session_id: str) -> None:
     mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
     rows = {row.id: row for row in connection.execute(select(turns.c.id, turns.c.parent).where(mine))}
     transcript: set[str] = set()
@@ -78,18 +83,23 @@ def _remove_turns(connection: Connection, tenant: str, session_id: str) -> None:
                 row = rows.get(row.parent)
     for batch in at_a_time(sorted(rows.keys() - transcript)):
         connection.execute(delete(turns).where(mine, turns.c.id.in_(batch)))
-    remove_unsaid(connection, tenant, session_id)
+    remove_unsaid(connection, vault, tenant, session_id)
 
 
-def remove_unsaid(connection: Connection, tenant: str, session_id: str) -> None:
+def remove_unsaid(connection: Connection, vault: Vault, tenant: str, session_id: str) -> None:
     """Remove the messages of a session that no turn of it refers to any more."""
     mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
-    digests = {
-        digest
-        for messages in connection.execute(select(turns.c.messages).where(mine)).scalars()
-        for digest in messages
-    }
+    try:
+        names = {
+            name
+            for row in connection.execute(select(turns.c.id, turns.c.messages).where(mine))
+            for digest in messages_in(vault, tenant, row.id, row.messages)
+            for name in vault.names(tenant, digest)
+        }
+    except StorageKeyError:
+        # They go with the last turn: a deletion needs no key.
+        return
     said = and_(turn_contents.c.tenant == tenant, turn_contents.c.session_id == session_id)
     stored = set(connection.execute(select(turn_contents.c.digest).where(said)).scalars())
-    for batch in at_a_time(sorted(stored - digests)):
+    for batch in at_a_time(sorted(stored - names)):
         connection.execute(delete(turn_contents).where(said, turn_contents.c.digest.in_(batch)))

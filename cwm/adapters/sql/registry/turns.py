@@ -31,12 +31,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.packed import compress, compress_json
 from cwm.adapters.sql.registry.paths import digests_of, messages_of, messages_with, tokens_of
+from cwm.adapters.sql.registry.sealed import opened_turn, sealed_turn
 from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
 from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import SessionNotFoundError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
@@ -159,11 +161,12 @@ class TurnRecords:
 
     database: Database
     holder: str
+    vault: Vault
 
     @writing_at_once
     def begin_turn(self, connection: Connection, turn: Turn, session_created_at: datetime) -> Turn | None:
         turn = replace(turn, holder=self.holder, state=TurnState.ASKED)
-        content = turn_values(turn) | {"head": None, "packed": None, "messages": []}
+        content = sealed_turn(self.vault, turn_values(turn) | {"head": None, "packed": None, "messages": []})
         values = {
             **_this(turn),
             "made_at": session_created_at,
@@ -189,27 +192,30 @@ class TurnRecords:
         begins_line: bool = False,
     ) -> Session | None:
         packed, _ = compress(parts.token_ids)
-        content = turn_values(turn) | {
-            "packed": packed,
-            "messages": [message.digest for message in parts.messages],
+        messages = [message.digest for message in parts.messages]
+        content = sealed_turn(self.vault, turn_values(turn) | {"packed": packed, "messages": messages})
+        added = {
+            name: self.vault.seal(compress_json(message.content), "message", turn.tenant, name)
+            for message in parts.messages
+            for name in [self.vault.name(turn.tenant, message.digest)]
         }
         values = {
             **_this(turn),
-            **_head(connection, turn, parts.token_ids),
+            **_head(connection, self.vault, turn, parts.token_ids),
             **{f"to_{column.name}": content[column.name] for column in _FINAL},
             "to_metadata": None if metadata is None else dict(metadata),
             "of_number": turn.number,
             "at_revision": revision,
             "below": _EVERY_NUMBER if begins_line else turn.number,
         }
-        row = _recorded(connection, _CONTINUED, values, parts.messages) if turn.main else None
+        row = _recorded(connection, _CONTINUED, values, added) if turn.main else None
         if row is None:
             values |= {
                 "to_main": False,
                 "at_least": turn.number if turn.main else 0,
                 "to_used_at": None if turn.main else turn.ended_at,
             }
-            row = _recorded(connection, _UNMOVED, values, parts.messages)
+            row = _recorded(connection, _UNMOVED, values, added)
         if row is None:
             connection.execute(_DROPPED, _this(turn))
         return None if row is None else session_of(row)
@@ -227,19 +233,20 @@ class TurnRecords:
             else {"of_tenant": tenant, "of_tag": tag}
         )
         row = connection.execute(_FOUND if tag == turn_id else _TAGGED, which).one_or_none()
-        return None if row is None else turn_of(row)
+        return None if row is None else opened_turn(self.vault, turn_of(row))
 
     @glancing
     def current_turn(self, connection: Connection, tenant: str, session_id: str) -> Turn | None:
         row = connection.execute(_CURRENT, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
-        return None if row is None else turn_of(row)
+        return None if row is None else opened_turn(self.vault, turn_of(row))
 
     @reading
     def turn_with_chain(
         self, connection: Connection, tenant: str, author: str, chains: Sequence[str]
     ) -> Turn | None:
-        which = {"of_tenant": tenant, "of_author": author, "of_chains": list(chains)}
-        newest = [turn_of(row) for row in connection.execute(_CHAINED, which)]
+        names = [name for chain in chains for name in self.vault.names(tenant, chain)]
+        which = {"of_tenant": tenant, "of_author": author, "of_chains": names}
+        newest = [opened_turn(self.vault, turn_of(row)) for row in connection.execute(_CHAINED, which)]
         return min(newest, key=lambda turn: chains.index(turn.chain or ""), default=None)
 
     @reading
@@ -251,18 +258,19 @@ class TurnRecords:
             "most": query.limit,
             "from_number": query.first,
         }
-        return [turn_of(row) for row in connection.execute(statement, which)]
+        return [opened_turn(self.vault, turn_of(row)) for row in connection.execute(statement, which)]
 
     @reading
     def turn_tokens(self, connection: Connection, turn: Turn) -> TokenIds:
-        return tokens_of(connection, turn.tenant, turn.session_id, turn.id)
+        return tokens_of(connection, self.vault, turn.tenant, turn.session_id, turn.id)
 
     @reading
     def message_digests(self, connection: Connection, turn: Turn) -> tuple[str, ...]:
-        return tuple(digests_of(connection, turn.tenant, turn.session_id, turn.id))
+        return tuple(digests_of(connection, self.vault, turn.tenant, turn.session_id, turn.id))
 
     @reading
     def asked_turns_of_every_tenant(self, connection: Connection, limit: int) -> list[Turn]:
+        """Their profiles stay sealed: turns that a dead gateway left are forgotten also without its key."""
         in_flight = select(*TURN).where(turns.c.state == TurnState.ASKED.value)
         return [turn_of(row) for row in connection.execute(in_flight.order_by(turns.c.asked_at).limit(limit))]
 
@@ -270,17 +278,17 @@ class TurnRecords:
     def messages_with(
         self, connection: Connection, tenant: str, session_id: str, digests: Sequence[str]
     ) -> list[Message]:
-        return messages_with(connection, tenant, session_id, digests)
+        return messages_with(connection, self.vault, tenant, session_id, digests)
 
     @reading
     def turn_messages(self, connection: Connection, turn: Turn) -> list[Message]:
-        return messages_of(connection, turn.tenant, turn.session_id, turn.id)
+        return messages_of(connection, self.vault, turn.tenant, turn.session_id, turn.id)
 
     @reading
     def session_tokens(self, connection: Connection, tenant: str, session_id: str) -> TokenIds:
         row = connection.execute(_STANDING, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
         if row is not None and row.current_turn is not None:
-            return tokens_of(connection, tenant, session_id, row.current_turn)
+            return tokens_of(connection, self.vault, tenant, session_id, row.current_turn)
         if row is None or row.state == SessionState.DELETED.value:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
         return ()
@@ -290,21 +298,21 @@ def _this(turn: Turn) -> dict[str, Any]:
     return {"of_tenant": turn.tenant, "of_id": turn.session_id, "of_turn": turn.id}
 
 
-def _head(connection: Connection, turn: Turn, token_ids: TokenIds) -> dict[str, Any]:
+def _head(connection: Connection, vault: Vault, turn: Turn, token_ids: TokenIds) -> dict[str, Any]:
     """Parameters of ``_HEAD``: the head of the turn's context, or the parent that has the same."""
     if turn.parent_at >= HEAD_TOKENS:
         return {"to_head": None, "of_head": turn.parent}
     shared: TokenIds = ()
     if turn.parent is not None and turn.parent_at:
-        shared = tokens_of(connection, turn.tenant, turn.session_id, turn.parent)[: turn.parent_at]
-    return {"to_head": head_of((*shared, *token_ids[:HEAD_TOKENS])), "of_head": None}
+        shared = tokens_of(connection, vault, turn.tenant, turn.session_id, turn.parent)[: turn.parent_at]
+    head = head_of((*shared, *token_ids[:HEAD_TOKENS]))
+    return {"to_head": head and vault.name(turn.tenant, head), "of_head": None}
 
 
 def _recorded(
-    connection: Connection, recording: Update, values: dict[str, Any], messages: Sequence[Message]
+    connection: Connection, recording: Update, values: dict[str, Any], added: Mapping[str, bytes]
 ) -> Row[Any] | None:
-    """The session's row after ``recording``, if it applies; then the turn has ended and its messages are stored."""
-    added = {message.digest: compress_json(message.content) for message in messages}
+    """The session's row after ``recording``, if it applies; then the turn has ended and its messages, by name, are stored."""
     if connection.dialect.name == "postgresql":
         arrays = {"of_digests": [*added], "of_contents": [*added.values()]}
         return connection.execute(_ended_at_once(recording), values | arrays).one_or_none()

@@ -29,6 +29,7 @@ from cwm.adapters.sql.rows import WINDOW, at_a_time, intent_values, window_of, w
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
+from cwm.adapters.sql.vault import Vault
 from cwm.adapters.sql.window_list import terms
 from cwm.domain.errors import StorageQuotaExceededError, WindowAlreadyExistsError, WindowNotFoundError
 from cwm.domain.intent import Debt, Intent, Operation
@@ -214,7 +215,7 @@ def remove(connection: Connection, window: Window) -> None:
 
 
 def outlive_last_window(
-    connection: Connection, tenant: str, session_id: str, salt_scope: str, at: datetime
+    connection: Connection, vault: Vault, tenant: str, session_id: str, salt_scope: str, at: datetime
 ) -> None:
     """Once its last window is gone, a frozen session is expired: it can be frozen again, in ``salt_scope``, or deleted.
 
@@ -228,7 +229,7 @@ def outlive_last_window(
         .where(without_windows, state == SessionState.FROZEN.value)
         .values(state=SessionState.EXPIRED.value, salt_scope=salt_scope, updated_at=at)
     )
-    forget_deleted(connection, tenant, session_id)
+    forget_deleted(connection, vault, tenant, session_id)
 
 
 def require_quota(connection: Connection, window: Window, quota_bytes: int | None) -> None:

@@ -34,6 +34,7 @@ from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import canaries, sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
+from cwm.adapters.sql.vault import Vault
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list import terms as window_terms
 from cwm.domain.canary import Canary
@@ -59,6 +60,7 @@ class WindowRecords:
 
     database: Database
     holder: str
+    vault: Vault
 
     @writing
     def add_clone(
@@ -132,7 +134,7 @@ class WindowRecords:
         window = current
         release = owe(connection, window, debt, self.holder, at)
         remove(connection, window)
-        outlive_last_window(connection, tenant, window.session_id, salt_scope, at)
+        outlive_last_window(connection, self.vault, tenant, window.session_id, salt_scope, at)
         window_terms.count(connection, window, -1)
         return release
 
@@ -178,11 +180,13 @@ class WindowRecords:
             canaries.c.cache_salt == cache_salt,
         )
         content = connection.execute(query).scalar_one_or_none()
-        return None if content is None else Canary.from_dict(content)
+        if content is None:
+            return None
+        return snapshots.canary_of(content, self.vault, tenant, snapshot_id, cache_salt)
 
     @reading
     def snapshot(self, connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
-        return snapshots.read(connection, tenant, snapshot_id)
+        return snapshots.read(connection, tenant, snapshot_id, self.vault)
 
     @reading
     def chunks(self, connection: Connection, tenant: str, name: str) -> list[Chunk]:
