@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cwm.cli import context, keys, registry, sessions, turns, upstreams, windows
+from cwm.cli import context, keys, person, registry, sessions, turns, upstreams, windows
 from cwm.cli.audit import command as audit
 from cwm.cli.connect.command import connect
 from cwm.cli.console import fail, lines_into_log
@@ -83,6 +83,7 @@ app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
 app.add_typer(upstreams.app, name="upstreams", rich_help_panel=_RUN)
 app.add_typer(audit.app, name="audit", rich_help_panel=_LOOK)
 app.add_typer(bench.app, name="bench", rich_help_panel=_LOOK)
+app.add_typer(person.app, name="person", rich_help_panel=_LOOK)
 app.add_typer(registry.app, name="registry", rich_help_panel=_LOOK)
 app.add_typer(context.app, name="context", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_CLIENT)(connect)

@@ -36,12 +36,13 @@ class SessionMark:
 
 @dataclass(frozen=True, slots=True)
 class SessionQuery:
-    """Sessions in one of ``states`` and of ``circles`` (in any if None), the newest first, from ``after`` on."""
+    """Sessions in one of ``states``, of ``circles`` and of ``owner`` (of any if None), the newest first, from ``after`` on."""
 
     states: frozenset[SessionState] | None = None
     limit: int = 50
     after: SessionMark | None = None
     circles: frozenset[str] | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

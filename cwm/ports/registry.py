@@ -18,6 +18,7 @@ from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionQuery, SessionsSince, SessionState
+from cwm.domain.turn import Turn
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.turns import TurnRecords
 
@@ -320,6 +321,14 @@ class Registry(TurnRecords, Protocol):
 
     async def expired_sessions_of_every_tenant(self, query: SessionsSince) -> list[Session]:
         """Sessions that had expired by then, the longest ago first."""
+
+    # one person
+
+    async def windows_about(self, tenant: str, owner: str) -> list[Window]:
+        """The windows that somebody made, and those that anybody made of their sessions."""
+
+    async def turns_elsewhere(self, tenant: str, author: str) -> list[Turn]:
+        """The ended turns that somebody asked in sessions of others, the oldest first."""
 
     # totals and health
 

@@ -27,6 +27,9 @@ class ResultRecords(Protocol):
     async def used_bytes(self, tenant: str, owner: str, at: datetime) -> int:
         """Total size in bytes of the owner's results that expire after ``at``."""
 
+    async def of_owner(self, tenant: str, owner: str) -> list[StoredResult]:
+        """Every record of the owner's results, those that expire first before others."""
+
     async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
         """At most ``limit`` results that expired by ``at``, the oldest first."""
 

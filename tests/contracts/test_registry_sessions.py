@@ -261,6 +261,12 @@ async def test_sessions_are_listed_by_state(registry: Registry) -> None:
     assert listed == set(SessionState) - {SessionState.DELETED}
 
 
+async def test_the_sessions_of_one_owner_are_listed(registry: Registry) -> None:
+    for session_id, owner in (("s1", "ann"), ("s2", "bob"), ("s3", "ann")):
+        await registry.add_session(a_session(session_id, owner=owner), ())
+    assert _ids(await registry.sessions("acme", SessionQuery(owner="ann"))) == ["s3", "s1"]
+
+
 async def test_live_sessions_are_found_by_their_first_sixteen_ids(registry: Registry) -> None:
     other = (*IDS[:15], 1, *IDS[16:])
     for session_id, ids, state in (

@@ -102,6 +102,8 @@ _CALLS: Final[dict[str, Call]] = {
     "tags": lambda r, t, n: r.tags(t, f"of-{n}"),
     "every_tag": lambda r, t, n: r.tags(t),
     "tagged": lambda r, t, n: r.turn(t, f"tag:tag-{n}"),
+    "windows_about": lambda r, t, _: r.windows_about(t, "ann"),
+    "turns_elsewhere": lambda r, t, _: r.turns_elsewhere(t, "bob"),
     "tree_size": lambda r, t, n: r.tree_size(t, f"of-{n}"),
     "make_room": lambda r, t, n: r.make_room(a_session(f"of-{n}", t), TreeLimit(turns=1)),
     "unfreeze": lambda r, t, n: r.unfreeze(a_session(f"of-{n}", t), LATER),

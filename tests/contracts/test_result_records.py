@@ -106,6 +106,16 @@ async def test_a_quota_is_each_owners_own(records: ResultRecords) -> None:
     assert await records.used_bytes("acme", "nobody", NOW) == 0
 
 
+async def test_the_results_of_one_owner_are_listed(records: ResultRecords) -> None:
+    hers = [a_result(1), a_result(2, expires_at=LATER + timedelta(minutes=1))]
+    for result in (*reversed(hers), a_result(3, owner="bob"), a_result(4, tenant="other")):
+        assert await records.keep(result, None)
+    assert await records.of_owner("acme", "ann") == hers
+    await records.forget(hers[0])
+    assert await records.of_owner("acme", "ann") == hers[1:]
+    assert await records.of_owner("acme", "nobody") == []
+
+
 async def test_many_replicas_at_once_exceed_no_quota(
     records: ResultRecords, elsewhere: ResultRecords
 ) -> None:

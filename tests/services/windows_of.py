@@ -16,6 +16,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.autosave import AutosavePolicies
@@ -214,13 +215,14 @@ def gateway(
     has_ended: Callable[[str], bool | None] = lambda _: None,
     clock: Ticking | None = None,
     visibility: str = TENANT,
+    vault: Vault = CLEAR,
 ) -> Gateway:
     """``registry``, ``served`` and ``kv_tier`` stand between the services and what they use, where a test says so.
 
     ``visibility``: of sessions that do not say so themselves.
     """
     fake_engine = engine or FakeEngine()
-    real_registry, fake_tier = SqlRegistry(database, name), fake_engine.kv_tier
+    real_registry, fake_tier = SqlRegistry(database, name, vault), fake_engine.kv_tier
     registry, served, kv_tier = registry or real_registry, served or fake_engine, kv_tier or fake_tier
     clock, meter = clock or Ticking(), PrometheusMeter()
     audit = SqlAuditLog(database, ChainKeys([b"a secret"]))

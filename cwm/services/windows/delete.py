@@ -9,6 +9,7 @@ from typing import Final
 
 from cwm.domain.errors import (
     StorageCorruptionError,
+    StorageKeyError,
     StorageReadError,
     WindowInUseError,
 )
@@ -125,10 +126,10 @@ class Delete:
                 )
 
     async def _token_ids(self, window: Window) -> TokenIds:
-        """The window's token ids; none if they are damaged. Its pins then stay, and no chunk is compared with sessions."""
+        """The window's token ids; none if they cannot be read. Its pins then stay, and no chunk is compared with sessions."""
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-        except StorageCorruptionError:
+        except (StorageCorruptionError, StorageKeyError):
             return ()
         return fitting(snapshot.token_ids, window.identity)
 

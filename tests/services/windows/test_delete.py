@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import (
     EngineConnectionError,
     StorageReadError,
@@ -162,6 +163,16 @@ async def test_a_window_whose_tokens_are_damaged_can_be_deleted(database: Databa
     deleted = await cwm.delete(ANN, "w1")
     assert deleted.blocks_deleted == window.block_count
     assert await cwm.registry.window("acme", "w1") is None
+
+
+async def test_a_window_whose_key_is_lost_can_be_deleted(database: Database) -> None:
+    cwm = gateway(database, vault=Vault(["lost".ljust(32, "-")]))
+    window = await cwm.window()
+    without = gateway(database, cwm.engine)
+    deleted = await without.delete(ANN, "w1")
+    assert deleted.blocks_deleted == window.block_count
+    await without.end_session(ANN, "s1")
+    assert await without.registry.session("acme", "s1") is None
 
 
 async def test_what_is_not_there_cannot_be_deleted(cwm: Gateway) -> None:

@@ -83,6 +83,13 @@ class RedisResultRecords:
         async with _reading():
             return int(await self._used(keys=[_owner_key(tenant, owner)], args=[_ms(at)]))
 
+    async def of_owner(self, tenant: str, owner: str) -> list[StoredResult]:
+        async with _reading():
+            members = await self._client.zrange(_owner_key(tenant, owner), 0, -1)
+            keys = [_record(tenant, str(member).partition(":")[0]) for member in members]
+            records = await self._client.mget(keys) if keys else []
+        return [_result_of(str(record)) for record in records if record is not None]
+
     async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
         async with _reading():
             members = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)

@@ -46,6 +46,14 @@ class SqlResultRecords:
         return _used_bytes(connection, tenant, owner, at)
 
     @reading
+    def of_owner(self, connection: Connection, tenant: str, owner: str) -> list[StoredResult]:
+        query = select(stored_results).where(
+            stored_results.c.tenant == tenant, stored_results.c.owner == owner
+        )
+        rows = connection.execute(query.order_by(stored_results.c.expires_at, stored_results.c.handle))
+        return [_result_of(row) for row in rows]
+
+    @reading
     def expired_of_every_tenant(self, connection: Connection, at: datetime, limit: int) -> list[StoredResult]:
         expires_at = stored_results.c.expires_at
         query = select(stored_results).where(expires_at <= at).order_by(expires_at).limit(limit)

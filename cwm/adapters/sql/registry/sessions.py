@@ -220,6 +220,8 @@ class SessionRecords:
         if query.states is not None:
             statement = statement.where(_IN_STATES)
             which["of_states"] = sorted(query.states)
+        if query.owner is not None:
+            statement = statement.where(sessions.c.owner == query.owner)
         if query.after is not None:
             statement = statement.where(_AFTER)
             which |= {"after_time": query.after.created_at, "after_id": query.after.id}

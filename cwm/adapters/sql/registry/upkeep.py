@@ -10,21 +10,26 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.sealed import opened_turn
 from cwm.adapters.sql.registry.sessions import LIVE_STATES
 from cwm.adapters.sql.registry.window_writes import referred_to
-from cwm.adapters.sql.rows import SESSION, WINDOW, session_of, window_of
+from cwm.adapters.sql.rows import SESSION, TURN, WINDOW, session_of, turn_of, window_of
 from cwm.adapters.sql.tables.columns import UtcDateTime
 from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.vault import Vault
 from cwm.domain.autosave import UnsavedQuery
 from cwm.domain.session import Session, SessionsSince, SessionState
+from cwm.domain.turn import Turn, TurnState
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.registry import Stock
 
 
 class UpkeepRecords:
     database: Database
+    vault: Vault
 
     @reading
     def salts_of_every_tenant(self, connection: Connection) -> list[str]:
@@ -120,6 +125,30 @@ class UpkeepRecords:
     @reading
     def expired_sessions_of_every_tenant(self, connection: Connection, query: SessionsSince) -> list[Session]:
         return _unchanged(connection, query, (SessionState.EXPIRED.value,))
+
+    @reading
+    def windows_about(self, connection: Connection, tenant: str, owner: str) -> list[Window]:
+        theirs = select(sessions.c.id).where(sessions.c.tenant == tenant, sessions.c.owner == owner)
+        about = select(*WINDOW).where(
+            windows.c.tenant == tenant, or_(windows.c.owner == owner, windows.c.session_id.in_(theirs))
+        )
+        return [window_of(row) for row in connection.execute(about.order_by(windows.c.name))]
+
+    @reading
+    def turns_elsewhere(self, connection: Connection, tenant: str, author: str) -> list[Turn]:
+        session = and_(sessions.c.tenant == turns.c.tenant, sessions.c.id == turns.c.session_id)
+        elsewhere = (
+            select(*TURN)
+            .join(sessions, session)
+            .where(
+                turns.c.tenant == tenant,
+                turns.c.author == author,
+                turns.c.state == TurnState.ENDED.value,
+                sessions.c.owner != author,
+            )
+        )
+        rows = connection.execute(elsewhere.order_by(turns.c.asked_at, turns.c.id))
+        return [opened_turn(self.vault, turn_of(row)) for row in rows]
 
     @reading
     def stock_of_every_tenant(self, connection: Connection) -> Stock:
