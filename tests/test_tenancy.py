@@ -92,6 +92,7 @@ EITHER: Final[Mapping[str, tuple[str, ...]]] = {
     "turn_log": ("session_id", "window_name"),
     "turn_show": ("turn", "session_id", "window_name"),
     "turn_left_out": ("turn", "session_id"),
+    "turn_search": ("session_id", "window_name", "cursor"),
     "result_read": ("handle", "cursor"),
 }
 # What the person asks who runs the gateway, about all of it.

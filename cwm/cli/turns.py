@@ -13,7 +13,9 @@ from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.windows import VisibilityOption
 from cwm.cli.wording import comma_list, count, moment
 
-app = typer.Typer(no_args_is_help=True, help="List, read, compare, name and branch the turns of sessions.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, read, search, compare, name and branch the turns of sessions."
+)
 
 Session = Annotated[str | None, typer.Argument(help="Id of the session.", metavar="[SESSION]")]
 TurnId = Annotated[
@@ -92,6 +94,38 @@ def show(
         print(f"[{message.get('role', '')}]\n{_text(message)}\n")
     if "warning" in answer:
         print(answer["warning"])
+
+
+@app.command()
+def search(
+    words: Annotated[list[str], typer.Argument(help="Words that a message must all have.", metavar="WORDS")],
+    session: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
+    window: WindowOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Messages to show.")] = 20,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Where an earlier search stopped.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Find messages by their words, in all sessions or in one, newest first."""
+    where = {"session_id": session, "window_name": window, "limit": limit, "cursor": cursor}
+    answer = call(url, "turn_search", {"query": " ".join(words), **where})
+    end_with_json(answer, as_json=as_json)
+    print_table(
+        ("SESSION", "TURN", "ASKED", "ROLE", "EXCERPT"),
+        [
+            (
+                each["session_id"],
+                each["turn"],
+                moment(each["asked_at"]),
+                each["role"],
+                " ".join(each["excerpt"].split()),
+            )
+            for each in answer["results"]
+        ],
+        none=f"None of {count(answer['searched_messages'], 'message')} has these words.",
+    )
+    if "next_cursor" in answer:
+        print(f"There is more to search: continue with --cursor {answer['next_cursor']}.")
 
 
 @app.command()

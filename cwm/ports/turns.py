@@ -14,6 +14,7 @@ from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
+from cwm.domain.word_search import Finding, Words
 
 
 class TurnRecords(Protocol):
@@ -104,6 +105,14 @@ class TurnRecords(Protocol):
 
     async def messages_with(self, tenant: str, session_id: str, digests: Sequence[str]) -> list[Message]:
         """Those of a session's messages that have these digests, in any order. CWM-4004."""
+
+    async def findings(
+        self, tenant: str, session_id: str, words: Words, up_to: str | None = None
+    ) -> tuple[list[Finding], int]:
+        """The messages of a session that have the words, the newest first, and how many messages were read.
+
+        With ``up_to`` only those in the context of this turn. A damaged message is not found.
+        """
 
     async def turn_messages(self, turn: Turn) -> list[Message]:
         """The messages of an ended turn's context, oldest first: its prompt's, then its answer. CWM-4004."""

@@ -19,6 +19,7 @@ from cwm.services.turns.compare import Compare
 from cwm.services.turns.conversations import Conversations
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.history import History
+from cwm.services.turns.search import Search
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
@@ -37,6 +38,7 @@ class Services:
     compare: Compare
     compactions: Compactions
     conversations: Conversations
+    search: Search
     freeze: Freeze
     thaw: Thaw
     clone: Clone

@@ -14,6 +14,7 @@ from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
+from cwm.services.turns.search import Search
 from cwm.services.windows.rename import Rename
 from cwm.services.windows.share import Share
 from cwm.settings import Settings
@@ -111,6 +112,7 @@ def build_parts(settings: Settings) -> Parts:
         compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
         compactions=Compactions(history),
         conversations=engine_side.conversations,
+        search=Search(history),
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,
         clone=engine_side.clone,

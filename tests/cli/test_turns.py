@@ -62,6 +62,19 @@ async def test_the_turns_of_a_session_are_listed_and_shown(
     assert [message["role"] for message in json.loads(export)["messages"]] == ["user", "assistant"]
 
 
+async def test_what_was_said_is_found(stocked: tuple[str, list[str]], tmp_path: Path) -> None:
+    url, (first, second) = stocked
+    found = cwm(tmp_path, "turns", "search", "SECOND", "--url", url, COLUMNS="300").stdout
+    assert second in found
+    assert "Second." in found
+    assert first not in found
+    page = cwm(tmp_path, "turns", "search", "one", "--limit", "1", "--session", "s", "--url", url, "--json")
+    assert [each["turn"] for each in json.loads(page.stdout)["results"]] == [first]
+    nothing = cwm(tmp_path, "turns", "search", "two", "words", "--url", url).stdout
+    assert nothing == "None of 4 messages has these words.\n"
+    refused(cwm(tmp_path, "turns", "search", "w", "--cursor", "x", "--url", url), "CWM-1003")
+
+
 async def test_contexts_are_compared_and_gone_back_to(stocked: tuple[str, list[str]], tmp_path: Path) -> None:
     url, (first, second) = stocked
     compared = cwm(tmp_path, "turns", "diff", f"turn:{first}", "session:s", "--url", url).stdout

@@ -18,6 +18,7 @@ from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
 from cwm.domain.window import Window, WindowQuery
+from cwm.domain.word_search import Words
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import (
     IDENTITY,
@@ -94,6 +95,7 @@ _CALLS: Final[dict[str, Call]] = {
     "turns": lambda r, t, n: r.turns(t, f"of-{n}", TurnQuery()),
     "turn_tokens": lambda r, t, n: r.turn_tokens(_turn(t, n)),
     "turn_messages": lambda r, t, n: r.turn_messages(_turn(t, n)),
+    "findings": lambda r, t, n: r.findings(t, f"of-{n}", Words(("said",))),
     "message_digests": lambda r, t, n: r.message_digests(_turn(t, n)),
     "revert": lambda r, t, n: r.revert(_turn(t, n), LATER),
     "remove_branch": lambda r, t, n: r.remove_branch(_turn(t, n)),

@@ -21,6 +21,7 @@ from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnState, TurnTag
+from cwm.domain.word_search import Words
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_turn, a_window
 
@@ -223,6 +224,25 @@ async def test_a_message_is_stored_once_in_a_session(registry: Registry, databas
     assert await _count(database, turn_contents) == 4
 
 
+async def test_words_are_found_in_the_turns_that_brought_them(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    parent = await _ask(registry, "parent")
+    await _end(registry, parent, IDS, messages=[HELLO, REPLY])
+    child = await _ask(registry, "child")
+    again = Message("again", {"role": "user", "content": "hello again"})
+    await _end(registry, child, (*IDS, 1), parent, len(IDS), messages=[HELLO, again], parent_messages=1)
+    words = Words.parse("HELLO")
+    found, count = await registry.findings("acme", "s1", words)
+    assert [(each.turn_id, each.number, each.index, each.role) for each in found] == [
+        ("child", 2, 1, "user"),
+        ("child", 2, 0, "user"),
+        ("parent", 1, 0, "user"),
+    ]
+    assert (found[0].excerpt, found[0].asked_at, count) == ("hello again", NOW, 3)
+    assert await registry.findings("acme", "s1", words, "parent") == (found[2:], 3)
+    assert await registry.findings("acme", "s2", words) == ([], 0)
+
+
 async def test_a_message_that_is_not_kept_leaves_its_digest(registry: Registry, database: Database) -> None:
     await registry.add_session(a_session(), ())
     unkept = Message(HELLO.digest)
@@ -304,6 +324,7 @@ async def test_a_message_that_cannot_be_read_is_noticed(
     with pytest.raises(StorageCorruptionError) as noticed:
         await registry.turn_messages(turn)
     assert noticed.value.code == "CWM-4004"
+    assert (await registry.findings("acme", "s1", Words.parse("hello")))[0] == []
 
 
 async def _replace(registry: Registry) -> None:

@@ -77,7 +77,7 @@ class History:
         """
         if not 1 <= limit <= MAX_TURNS:
             raise InvalidParameterError(f"limit is 1 to {MAX_TURNS}.", field="limit", limit=limit)
-        session_id, current = await self._current(principal, of)
+        session_id, current = await self.current(principal, of)
         session = await self.registry.session(principal.tenant, session_id, any_state=True)
         tags: Sequence[TurnTag] = ()
         words: Mapping[str, tuple[str, str]] = {}
@@ -98,9 +98,9 @@ class History:
         """The messages of one turn's context; of a session's current one, or of a window. CWM-1001/1002/1003, 2001, 2002, 2007."""
         if of.turn_id is not None:
             turn, session = await turn_of(self.registry, principal, of.turn_id, Right.CONTENTS)
-            await self._note(principal, session, turn=turn.id)
+            await self.note(principal, session, turn=turn.id)
         else:
-            turn_id = (await self._current(principal, of))[1]
+            turn_id = (await self.current(principal, of))[1]
             recorded = None if turn_id is None else await self.registry.turn(principal.tenant, turn_id)
             if recorded is None or recorded.state is not TurnState.ENDED:
                 raise TurnNotFoundError(_missing(of), turn=turn_id)
@@ -143,17 +143,17 @@ class History:
     async def _window(self, principal: Principal, name: str) -> Window:
         require_window_name(name)
         window = await window_of(self.registry, principal, name, Right.CONTENTS)
-        await self._note(principal, window, window=name)
+        await self.note(principal, window, window=name)
         return window
 
-    async def _current(self, principal: Principal, of: TurnSource) -> tuple[str, str | None]:
+    async def current(self, principal: Principal, of: TurnSource) -> tuple[str, str | None]:
         """The session, and the turn that the session or window is at."""
         if of.window_name is not None:
             window = await self._window(principal, of.window_name)
             return window.session_id, window.turn_id
         session_id = require_session_id(of.session_id or "")
         session = await session_of(self.registry, principal, session_id, Right.CONTENTS)
-        await self._note(principal, session, session=session_id)
+        await self.note(principal, session, session=session_id)
         current = await self.registry.current_turn(principal.tenant, session_id)
         return session_id, None if current is None else current.id
 
@@ -166,7 +166,8 @@ class History:
                 path.append(turn)
         return path
 
-    async def _note(self, principal: Principal, owned: Owned, **names: str) -> None:
+    async def note(self, principal: Principal, owned: Owned, **names: str) -> None:
+        """Audit that the principal reads what another owns."""
         if owned.owner != principal.subject:
             await self.journal.shared(principal, "transcript", owner=owned.owner, **names)
 

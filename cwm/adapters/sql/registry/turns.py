@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.findings import findings_in
 from cwm.adapters.sql.registry.packed import compress, compress_json
 from cwm.adapters.sql.registry.paths import digests_of, messages_of, messages_with, tokens_of
 from cwm.adapters.sql.registry.sealed import opened_turn, sealed_turn
@@ -43,6 +44,7 @@ from cwm.domain.errors import SessionNotFoundError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import TAG, Message, Turn, TurnParts, TurnQuery, TurnState
+from cwm.domain.word_search import Finding, Words
 
 # Statements of every turn, built once: SQLAlchemy takes longer to build and look one up than SQLite to run it.
 _THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
@@ -279,6 +281,17 @@ class TurnRecords:
         self, connection: Connection, tenant: str, session_id: str, digests: Sequence[str]
     ) -> list[Message]:
         return messages_with(connection, self.vault, tenant, session_id, digests)
+
+    @reading
+    def findings(
+        self,
+        connection: Connection,
+        tenant: str,
+        session_id: str,
+        words: Words,
+        up_to: str | None = None,
+    ) -> tuple[list[Finding], int]:
+        return findings_in(connection, self.vault, (tenant, session_id), words, up_to)
 
     @reading
     def turn_messages(self, connection: Connection, turn: Turn) -> list[Message]:

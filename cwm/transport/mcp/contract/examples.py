@@ -320,6 +320,23 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             ],
         },
     ),
+    "turn_search": Example(
+        {"query": "token format"},
+        {
+            "success": True,
+            "results": [
+                {
+                    "session_id": "session_abc123",
+                    "turn": "turn_7c1e",
+                    "number": 2,
+                    "role": "user",
+                    "excerpt": "Which modules use the old token format?",
+                    "asked_at": _LATER,
+                }
+            ],
+            "searched_messages": 214,
+        },
+    ),
     "turn_diff": Example(
         {"left": "session:session_abc123", "right": "window:my-coding-project"},
         {

@@ -21,6 +21,7 @@ from cwm.services.turns.compactions import LeftOut
 from cwm.services.turns.compare import Difference
 from cwm.services.turns.generate import Generated
 from cwm.services.turns.history import Transcript, TurnLog
+from cwm.services.turns.search import FindingPage
 from cwm.services.windows.browse import (
     BlockStatus,
     Residency,
@@ -184,6 +185,27 @@ def turn_shown(transcript: Transcript, message_format: str = "openai") -> schema
         )
     elif not transcript.messages:
         answer["warning"] = "This context was recorded without messages; include_tokens gives its token ids."
+    return answer
+
+
+def turns_found(page: FindingPage) -> schemas.TurnsFound:
+    answer: schemas.TurnsFound = {
+        "success": True,
+        "results": [
+            {
+                "session_id": finding.session_id,
+                "turn": finding.turn_id,
+                "number": finding.number,
+                "role": finding.role,
+                "excerpt": finding.excerpt,
+                "asked_at": moment(finding.asked_at),
+            }
+            for finding in page.findings
+        ],
+        "searched_messages": page.searched,
+    }
+    if page.next_cursor is not None:
+        answer["next_cursor"] = page.next_cursor
     return answer
 
 

@@ -428,6 +428,22 @@ class TurnShown(TypedDict):
     warning: NotRequired[Annotated[str, Field(description="Why messages are missing")]]
 
 
+class TurnFound(TypedDict):
+    session_id: str
+    turn: Annotated[str, Field(description="The turn that added the message; turn_show reads its context")]
+    number: int
+    role: str
+    excerpt: Annotated[str, Field(description="Up to 240 characters of the message around the first word")]
+    asked_at: str
+
+
+class TurnsFound(TypedDict):
+    success: bool
+    results: list[TurnFound]
+    searched_messages: Annotated[int, Field(description="Messages that this call read")]
+    next_cursor: NotRequired[Annotated[str, Field(description="Pass as cursor to search on")]]
+
+
 class TurnDiff(TypedDict):
     success: bool
     left_tokens: int

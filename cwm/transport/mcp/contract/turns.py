@@ -9,7 +9,9 @@ from pydantic import Field
 
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.turn import TurnSource
+from cwm.domain.word_search import MAX_CHARS
 from cwm.services.turns.history import MAX_TURNS
+from cwm.services.turns.search import MAX_FINDINGS
 from cwm.transport.mcp.contract import inputs, render, schemas
 from cwm.transport.mcp.contract.conversation import session_of
 from cwm.transport.mcp.contract.tool import tool
@@ -94,6 +96,35 @@ async def turn_show(
     source = _source(session_id, window_name, turn)
     content = await caller.services.history.show(caller.principal, source, tokens=include_tokens)
     return render.turn_shown(content, message_format)
+
+
+async def turn_search(
+    query: Annotated[
+        str,
+        Field(min_length=1, max_length=MAX_CHARS, description="Up to 8 words, which a message must all have"),
+    ],
+    session_id: Annotated[
+        inputs.SessionId | None, Field(description="Search only this session; give this or window_name")
+    ] = None,
+    window_name: Annotated[
+        inputs.WindowName | None, Field(description="Search only the context of this window")
+    ] = None,
+    limit: Annotated[
+        int, Field(ge=1, le=MAX_FINDINGS, description="Maximum number of messages to return")
+    ] = 20,
+    cursor: Annotated[str | None, Field(description="next_cursor of the previous page")] = None,
+    caller: Caller = CALLER,
+) -> schemas.TurnsFound:
+    """Search what was said in all sessions, or in one session or window: messages that have all words, in any case.
+
+    The newest session comes first, and in it the newest turn. turn_show reads more around a message. A call reads about
+    20,000 messages at most: with next_cursor there is more to search, also when results is empty. Where messages are
+    not kept, nothing is found.
+
+    Errors: CWM-1001/1002/1003 malformed field; CWM-2001 no such session; CWM-2002 no such window.
+    """
+    of = None if session_id is window_name is None else _source(session_id, window_name)
+    return render.turns_found(await caller.services.search(caller.principal, query, of, limit, cursor))
 
 
 async def turn_diff(
@@ -241,6 +272,7 @@ def turn_tools() -> list[FunctionTool]:
     return [
         tool(turn_log, "List the turns of a session", schemas.TurnLog, read_only=True),
         tool(turn_show, "Read what was said", schemas.TurnShown, read_only=True),
+        tool(turn_search, "Search what was said", schemas.TurnsFound, read_only=True),
         tool(turn_diff, "Compare two contexts", schemas.TurnDiff, read_only=True),
         tool(turn_left_out, "See what a summary left out", schemas.LeftOut, read_only=True),
         tool(turn_branch, "Open a session at a turn", schemas.TurnMoved),

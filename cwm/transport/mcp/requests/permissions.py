@@ -51,6 +51,7 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "session_list": _READ,
     "turn_log": _READ,
     "turn_show": _READ,
+    "turn_search": _READ,
     "turn_diff": _READ,
     "turn_left_out": _READ,
     "turn_branch": _READ | _TALK,

@@ -82,6 +82,7 @@ async def test_a_reader_sees_what_it_may_read_and_nothing_else(running: RunningG
             "session_list",
             "turn_log",
             "turn_show",
+            "turn_search",
             "turn_diff",
             "turn_left_out",
             "cache_stats",
