@@ -186,6 +186,7 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         "right": f"window:{window.name}",
         "model": A,
         "search": f"{A} description",
+        "query": f"{A} said",
         "tags": f"{A}-tag",
     }
 
