@@ -156,6 +156,12 @@ def thaw(
     session: Annotated[
         str | None, typer.Option(help="Id of the new session; default: a generated one.")
     ] = None,
+    as_session: Annotated[
+        str | None,
+        typer.Option(
+            "--as", help="A session that goes on from the window under its own id.", metavar="SESSION"
+        ),
+    ] = None,
     prompt: Annotated[str | None, typer.Option(help="Continue with this message immediately.")] = None,
     accept_template: Annotated[
         bool,
@@ -168,13 +174,14 @@ def thaw(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Thaw a window into a new session."""
+    """Thaw a window into a new session, or into one that goes on from it under its own id (--as)."""
     answer = call(
         url,
         "window_thaw",
         {
             "window_name": name,
             "new_session_id": session,
+            "as_session": as_session,
             "continuation_prompt": prompt,
             "accept_template": accept_template,
             "verify": verify,

@@ -25,6 +25,7 @@ from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
 from cwm.services.windows.freeze import Freeze
 from cwm.services.windows.rename import Rename
+from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
 from cwm.services.windows.thaw import Thaw
 
@@ -41,6 +42,7 @@ class Services:
     search: Search
     freeze: Freeze
     thaw: Thaw
+    resume: Resume
     clone: Clone
     share: Share
     rename: Rename

@@ -16,6 +16,7 @@ from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
 from cwm.services.turns.search import Search
 from cwm.services.windows.rename import Rename
+from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
 from cwm.settings import Settings
 from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
@@ -115,6 +116,7 @@ def build_parts(settings: Settings) -> Parts:
         search=Search(history),
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,
+        resume=Resume(base.registry, engine_side.thaw, engine_side.turns, base.journal),
         clone=engine_side.clone,
         share=Share(base.registry, base.journal),
         delete=engine_side.delete,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -14,7 +14,7 @@ from cwm.domain.errors import ContextConflictError, CwmError, ResultNotFoundErro
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionMark, SessionQuery
 from cwm.domain.shared_context import ContextScope, Entry, Write
-from cwm.domain.turn import Turn, TurnQuery, TurnState
+from cwm.domain.turn import Turn, TurnQuery, TurnState, TurnTag
 from cwm.ports.api_keys import ApiKeys
 from cwm.ports.audit import AuditFilter, AuditTrail
 from cwm.ports.registry import Registry
@@ -76,12 +76,19 @@ class Person:
             with suppress(WindowNotFoundError):
                 await self.delete_window(operator, window.name, force=True)
                 counts["windows"] += 1
+        await self._untag(await self._tags(tenant, subject), counts)
         async for session in self._sessions(tenant, subject):
+            # Others', too: a tag keeps what was said.
+            await self._untag(await self.registry.tags(tenant, session.id), counts)
             await self.end_session(operator, session.id)
             counts["sessions"] += 1
         for result in await self.results.records.of_owner(tenant, subject):
             await self.results.forget(result)
             counts["results"] += 1
+        await self._delete_context(tenant, subject, counts)
+        counts["turns_elsewhere"] += len(await self.registry.turns_elsewhere(tenant, subject))
+
+    async def _delete_context(self, tenant: str, subject: str, counts: Counter[str]) -> None:
         trimmed: dict[ContextScope, None] = {}
         async for scope, entry in self._entries(tenant, subject):
             try:
@@ -94,7 +101,11 @@ class Person:
         for scope in trimmed:
             for digest in await self.context.index.trim(scope):
                 await self.context.contents.gone(tenant, digest)
-        counts["turns_elsewhere"] += len(await self.registry.turns_elsewhere(tenant, subject))
+
+    async def _untag(self, tags: Iterable[TurnTag], counts: Counter[str]) -> None:
+        for tag in tags:
+            await self.registry.untag(tag.tenant, tag.name)
+            counts["tags"] += 1
 
     async def _conversations(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
         async for session in self._sessions(tenant, subject):
@@ -112,6 +123,8 @@ class Person:
             yield record
 
     async def _possessions(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
+        for tag in await self._tags(tenant, subject):
+            yield {"kind": "tag", **asdict(tag)}
         for key in await self._keys(tenant, subject):
             yield {"kind": "key", **{name: value for name, value in asdict(key).items() if name != "digest"}}
         for result in await self.results.records.of_owner(tenant, subject):
@@ -156,6 +169,10 @@ class Person:
         except CwmError as error:
             record["error"] = error.as_dict()
         return record
+
+    async def _tags(self, tenant: str, subject: str) -> list[TurnTag]:
+        """Those that they set, among the newest of the tenant."""
+        return [tag for tag in await self.registry.tags(tenant) if tag.author == subject]
 
     async def _keys(self, tenant: str, subject: str) -> list[ApiKey]:
         return [key for key in await self.keys.listed(tenant) if f"{_KEY}{key.name}" == subject]

@@ -17,7 +17,7 @@ from cwm.domain.access import AccessScope
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import EngineConnectionError
 from cwm.domain.principal import Principal
-from cwm.domain.turn import TurnQuery
+from cwm.domain.turn import TurnQuery, TurnTag
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.context.requests import Setting
 from cwm.services.turns.generate import TurnInput
@@ -80,6 +80,11 @@ async def house(sqlite: Database, sqlite_url: str) -> AsyncIterator[House]:
             await shared.context.set(principal, TENANT, Setting(f"of/{principal.subject}", principal.subject))
             await desk.keep("A result.", principal=principal)
         await shared.context.set(ANN, TENANT, Setting("fixed", "for ever", immutable=True))
+        for author, session_id in (("ann", "his"), ("bob", "s2")):
+            turn = await cwm.registry.current_turn("acme", session_id)
+            assert turn is not None
+            tag = TurnTag("acme", f"of-{author}", session_id, turn.id, author, cwm.clock.now())
+            assert await cwm.registry.tag(tag) == tag
         yield house
         await cwm.settle()
 
@@ -90,7 +95,7 @@ def said(text: str) -> TurnInput:
 
 async def test_everything_of_hers_is_exported_and_nothing_of_his(house: House) -> None:
     records = await house.exported()
-    assert await house.kinds() == {"session": 3, "turn": 3, "window": 2, "result": 1, "context": 2}
+    assert await house.kinds() == {"session": 3, "turn": 3, "window": 2, "tag": 1, "result": 1, "context": 2}
     turns = [record for record in records if record["kind"] == "turn"]
     assert [turn["session_id"] for turn in turns] == ["s2", "s1", "his"]
     assert turns[1]["messages"][0] == {"role": "prompt", "content": TEXT}
@@ -107,6 +112,7 @@ async def test_everything_of_hers_is_deleted_and_what_stays_is_told(house: House
     assert his["window"] == 2
     assert await house.person.delete("acme", "ann") == {
         "windows": 2,
+        "tags": 2,
         "sessions": 3,
         "results": 1,
         "context_keys": 1,
@@ -114,6 +120,8 @@ async def test_everything_of_hers_is_deleted_and_what_stays_is_told(house: House
         "turns_elsewhere": 1,
     }
     assert await house.kinds() == {"turn": 1, "context": 1}
+    # His tag was on a turn of hers.
+    his.pop("tag")
     assert await house.kinds("bob") == his | {"window": 1}
     assert len(await house.cwm.registry.turns("acme", "his", TurnQuery())) == 2
     assert await house.cwm.at_rest()

@@ -134,6 +134,12 @@ async def window_thaw(
             description="Who may see the new session: private (only you), workspace:<name> (its members) or tenant; the gateway's default, but no more than see the window, if left out"
         ),
     ] = None,
+    as_session: Annotated[
+        inputs.SessionId | None,
+        Field(
+            description="Id of a session of yours that goes on from the window under its own id, instead of a new one; all its turns stay"
+        ),
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Thawed:
     """Continue from a window: opens a new session that holds its exact context.
@@ -142,7 +148,8 @@ async def window_thaw(
     from a prompt of the same length. The window stays; thaw it again for another branch. Continue the
     returned session_id with session_generate, or over the OpenAI-compatible API: with only the new messages and the
     header CWM-Continue: session:<session_id>, or with the whole conversation and CWM-Session-Id. With continuation_prompt, the model's answer to it is in continuation; if that turn fails,
-    the new session is deleted again, and the error's context.deleted_session names it.
+    the new session is deleted again, and the error's context.deleted_session names it. With as_session a client goes on under
+    the id that it has: what it sends next extends the window.
 
     receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
     warning, when blocks were lost: the context is still complete. verification says whether the restored KV
@@ -150,11 +157,21 @@ async def window_thaw(
     answers. Counts are in tokens, times in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed new_session_id, window_name or other field; CWM-2002 no such window;
-    CWM-3001 new_session_id is taken; CWM-3005 the model's tokenizer or chat template is not the window's;
+    CWM-3001 new_session_id is taken, or as_session is somebody else's; CWM-3005 the model's tokenizer or chat template is not the window's;
     CWM-4002/4004 the stored tokens cannot be read or are damaged;
     CWM-5001/5002/6001 engine not reachable, without the window's model, or too slow: the window is
     untouched, try again (retryable).
     """
+    if as_session is not None:
+        if new_session_id is not None or continuation_prompt is not None or visibility is not None:
+            raise InvalidParameterError(
+                "as_session goes without new_session_id, continuation_prompt and visibility.",
+                field="as_session",
+            )
+        resumed = await caller.services.resume(
+            caller.principal, window_name, as_session, accept_template=accept_template, verify=verify
+        )
+        return render.thawed(resumed)
     result = await caller.services.thaw(
         caller.principal,
         window_name,

@@ -118,6 +118,7 @@ ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
         "accept_template": {"type": "boolean", "default": False},
         "verify": {"type": "boolean", "default": True},
         "visibility": VISIBILITY,
+        "as_session": SESSION_ID,
     },
 }
 
