@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
-from cwm.adapters.sql.registry.packed import compress, compress_json
 from cwm.adapters.sql.registry.sessions import head_of, standing
 from cwm.adapters.sql.rows import session_values, turn_values, window_values
 from cwm.adapters.sql.tables.sessions import sessions, snapshots
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.window_lists import window_search, window_terms
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
+from cwm.adapters.sql.turns.packed import compress, compress_json
 from cwm.adapters.sql.window_list.terms import search_values, term_values
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.messages import message_of

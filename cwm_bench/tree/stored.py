@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from cwm.adapters.sql.registry.packed import compress, compress_json
+from cwm.adapters.sql.turns.packed import compress, compress_json
 
 _STORED = """
 SELECT (SELECT coalesce(sum(length(packed)), 0) FROM turns WHERE session_id = :session)

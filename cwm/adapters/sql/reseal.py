@@ -10,8 +10,6 @@ from sqlalchemy import Column, Connection, and_, delete, select, tuple_, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots as stored
-from cwm.adapters.sql.registry.paths import tokens_of
-from cwm.adapters.sql.registry.sealed import messages_in, opened_turn, sealed_turn
 from cwm.adapters.sql.registry.sessions import head_of
 from cwm.adapters.sql.rows import TURN, insert_into, turn_of, turn_values
 from cwm.adapters.sql.tables.gateways import intents
@@ -19,6 +17,8 @@ from cwm.adapters.sql.tables.sessions import canaries, sessions, snapshots
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.turns.paths import tokens_of
+from cwm.adapters.sql.turns.sealed import messages_in, opened_turn, sealed_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
 

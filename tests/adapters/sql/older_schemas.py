@@ -10,11 +10,11 @@ from sqlalchemy import Connection, column, insert, table, text
 
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.registry import snapshots
-from cwm.adapters.sql.registry.packed import compress
 from cwm.adapters.sql.registry.sessions import head_of
 from cwm.adapters.sql.rows import session_values, window_values
 from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.tables.window_lists import window_search, window_terms
+from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.window_list import terms
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session

@@ -10,12 +10,12 @@ from sqlalchemy import Connection, Row, Table, and_, delete, func, select, updat
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.sessions import LIVE_STATES
-from cwm.adapters.sql.registry.transcripts import remove_unsaid
 from cwm.adapters.sql.rows import SESSION, at_a_time, session_of
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.turns.transcripts import remove_unsaid
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import TurnInFlightError, WindowInUseError
 from cwm.domain.keep import TreeLimit, TreeSize

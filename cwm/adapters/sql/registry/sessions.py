@@ -22,10 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.registry.packed import compress
 from cwm.adapters.sql.registry.scopes import in_force_until_committed
-from cwm.adapters.sql.registry.sealed import sealed_turn
-from cwm.adapters.sql.registry.transcripts import copy_messages, forget_deleted, said_in
 from cwm.adapters.sql.registry.window_writes import end_one
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values, turn_values
 from cwm.adapters.sql.tables.columns import UtcDateTime
@@ -34,6 +31,9 @@ from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
+from cwm.adapters.sql.turns.packed import compress
+from cwm.adapters.sql.turns.sealed import sealed_turn
+from cwm.adapters.sql.turns.transcripts import copy_messages, forget_deleted, said_in
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import (
     SessionAlreadyExistsError,

@@ -10,10 +10,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Insert, Table, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cwm.adapters.sql.registry.packed import Delta, compress, join
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import canaries, snapshots
 from cwm.adapters.sql.tables.windows import windows
+from cwm.adapters.sql.turns.packed import Delta, compress, join
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.domain.canary import Canary
 from cwm.domain.errors import StorageCorruptionError

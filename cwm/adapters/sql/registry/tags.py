@@ -8,11 +8,11 @@ from sqlalchemy import Connection, Row, and_, delete, select
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots
-from cwm.adapters.sql.registry.transcripts import forget_deleted, locked
 from cwm.adapters.sql.rows import insert_into
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_tags, turns
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.turns.transcripts import forget_deleted, locked
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.turn import TurnState, TurnTag
 

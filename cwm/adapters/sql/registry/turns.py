@@ -29,16 +29,16 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.registry.findings import findings_in
-from cwm.adapters.sql.registry.packed import compress, compress_json
-from cwm.adapters.sql.registry.paths import digests_of, messages_of, messages_with, tokens_of
-from cwm.adapters.sql.registry.sealed import opened_turn, sealed_turn
 from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
 from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
+from cwm.adapters.sql.turns.findings import findings_in
+from cwm.adapters.sql.turns.packed import compress, compress_json
+from cwm.adapters.sql.turns.paths import digests_of, messages_of, messages_with, tokens_of
+from cwm.adapters.sql.turns.sealed import opened_turn, sealed_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import SessionNotFoundError
 from cwm.domain.prefix import TokenIds

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.registry.sealed import opened_turn
 from cwm.adapters.sql.registry.sessions import LIVE_STATES
 from cwm.adapters.sql.registry.window_writes import referred_to
 from cwm.adapters.sql.rows import SESSION, TURN, WINDOW, session_of, turn_of, window_of
@@ -19,6 +18,7 @@ from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.turns.sealed import opened_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.autosave import UnsavedQuery
 from cwm.domain.session import Session, SessionsSince, SessionState

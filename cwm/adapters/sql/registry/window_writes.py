@@ -24,11 +24,11 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.registry import snapshots
-from cwm.adapters.sql.registry.transcripts import forget_deleted
 from cwm.adapters.sql.rows import WINDOW, at_a_time, intent_values, window_of, window_values
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
+from cwm.adapters.sql.turns.transcripts import forget_deleted
 from cwm.adapters.sql.vault import Vault
 from cwm.adapters.sql.window_list import terms
 from cwm.domain.errors import StorageQuotaExceededError, WindowAlreadyExistsError, WindowNotFoundError

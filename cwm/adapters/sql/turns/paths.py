@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Select, bindparam, literal, select
 
-from cwm.adapters.sql.registry.packed import Delta, join, restore_json
-from cwm.adapters.sql.registry.sealed import digest_in, messages_in
 from cwm.adapters.sql.rows import at_a_time
 from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.turns.packed import Delta, join, restore_json
+from cwm.adapters.sql.turns.sealed import digest_in, messages_in
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.prefix import TokenIds

@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, literal, or_, select
 
-from cwm.adapters.sql.registry.paths import digests_of
-from cwm.adapters.sql.registry.sealed import messages_in, opened_turn
 from cwm.adapters.sql.rows import TURN, at_a_time, turn_of
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
+from cwm.adapters.sql.turns.paths import digests_of
+from cwm.adapters.sql.turns.sealed import messages_in, opened_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError, StorageKeyError
 from cwm.domain.session import Session, SessionState

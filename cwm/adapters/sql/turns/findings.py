@@ -9,8 +9,8 @@ from typing import Any
 import zstandard
 from sqlalchemy import Connection, and_, select
 
-from cwm.adapters.sql.registry.sealed import messages_in
 from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.turns.sealed import messages_in
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.turn import TurnState
