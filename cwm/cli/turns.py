@@ -59,6 +59,8 @@ def log(
         [_row(turn, answer.get("current_turn"), names.get(turn["id"], [])) for turn in answer["turns"]],
         none="There are no turns.",
     )
+    if "origin" in answer:
+        print(f"It begins where another session was at {answer['origin']}.")
     for each in answer["turns"]:
         if words := each.get("words"):
             print(f"{each['number']} left at message {each['diverged_at']} ({each['cause']}):")

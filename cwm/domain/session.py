@@ -24,6 +24,8 @@ FREEZABLE: Final = LIVE | {SessionState.EXPIRED}
 
 OWN: Final = "cwm."
 """Key prefix of CWM's own metadata. Windows need this metadata to continue, so it outlives the session's deletion."""
+BRANCHED_FROM: Final = f"{OWN}branched_from"
+"""Key of the turn of another session whose context a session begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,12 @@ class Session:
     def own_metadata(self) -> dict[str, Any]:
         """What CWM needs of the metadata to continue windows of this session."""
         return {name: value for name, value in self.metadata.items() if name.startswith(OWN)}
+
+    @property
+    def origin(self) -> str | None:
+        """The id of the turn of another session that this one begins with, by a branch or a thaw."""
+        turn_id = self.metadata.get(BRANCHED_FROM)
+        return turn_id if isinstance(turn_id, str) else None
 
     @property
     def user_metadata(self) -> dict[str, Any]:

@@ -8,15 +8,13 @@ from uuid import uuid4
 from cwm.domain.errors import SessionNotActiveError, TurnNotFoundError, TurnTagExistsError
 from cwm.domain.names import require_session_id, require_turn_tag
 from cwm.domain.principal import TENANT, Principal
-from cwm.domain.session import OWN, Session, SessionState
+from cwm.domain.session import BRANCHED_FROM, Session, SessionState
 from cwm.domain.turn import TAG, TurnTag
 from cwm.domain.visibility import Right, circle_of_new
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of, turn_of
 from cwm.services.audit.journal import Journal, of_another
-
-BRANCHED_FROM = f"{OWN}branched_from"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class TurnLog:
     """One page of turns, the newest first, and the newest tags of the session's turns.
 
     ``current_turn``: the one whose context the session or window is. ``words``: by the ids of turns whose request left what was recorded, what was said there
-    and what the request says.
+    and what the request says. ``origin``: the turn of another session that this one begins with, by a branch or a thaw.
     """
 
     session_id: str
@@ -38,6 +38,7 @@ class TurnLog:
     has_more: bool
     tags: Sequence[TurnTag]
     words: Mapping[str, tuple[str, str]]
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ class History:
             words = await self._words(principal, session_id, turns[:limit])
         else:
             turns = await self._path(principal.tenant, current, limit + 1, before)
-        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags, words)
+        origin = None if session is None else session.origin
+        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags, words, origin)
 
     async def tags(self, principal: Principal) -> Sequence[TurnTag]:
         """The newest 1,000 tags of the sessions that the principal sees, deleted ones included."""

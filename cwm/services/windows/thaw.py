@@ -23,7 +23,7 @@ from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.planner import Plan
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import TENANT, Principal
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import BRANCHED_FROM, Session, SessionState
 from cwm.domain.visibility import Right, circle_of_new
 from cwm.domain.window import Window
 from cwm.ports.clock import Clock
@@ -355,7 +355,7 @@ class Thaw:
             updated_at=now,
             thawed_from=window.name,
             branch_token=len(token_ids),
-            metadata=template.as_metadata(),
+            metadata=template.as_metadata() | ({BRANCHED_FROM: window.turn_id} if window.turn_id else {}),
             circle=circle,
         )
         return await self.registry.add_session(session, token_ids, intent.id, window.turn_id)

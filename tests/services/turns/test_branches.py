@@ -57,6 +57,7 @@ async def test_a_branch_has_the_turns_context_and_messages_and_goes_on_by_itself
     assert await cwm.registry.session_tokens("acme", "b1") == (*START, 7, 8, 9)
     shown = await History(cwm.registry, cwm.thaw.journal).show(ANN, TurnSource(session_id="b1"))
     assert [message.content["content"] for message in shown.messages] == ["One?", "One."]
+    assert (await cwm.history.log(ANN, TurnSource(session_id="b1"))).origin == first.id
     await cwm.says("b1", " and more")
     assert await cwm.registry.session_tokens("acme", "s1") == (*SECOND, 7, 8, 9)
     assert await current(cwm) == second.id

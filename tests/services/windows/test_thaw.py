@@ -22,6 +22,7 @@ from cwm.domain.errors import (
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.planner import Choice
 from cwm.domain.session import SessionState
+from cwm.domain.turn import TurnSource
 from cwm.domain.window import Durability
 from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN, BOB
@@ -47,6 +48,7 @@ async def test_a_thawed_session_holds_the_context_that_was_frozen_and_computes_n
     assert (thawed.session.id, thawed.session.state) == ("s2", SessionState.THAWED)
     assert (thawed.session.thawed_from, thawed.session.branch_token) == ("w1", window.token_count)
     assert await cwm.registry.session_tokens("acme", "s2") == await cwm.registry.session_tokens("acme", "s1")
+    assert (await cwm.history.log(ANN, TurnSource(session_id="s2"))).origin == window.turn_id
     receipt = thawed.receipt
     assert (receipt.tokens_restored, receipt.tokens_recomputed) == (stored, window.token_count - stored)
     assert (receipt.blocks_found, receipt.blocks_total) == (window.block_count, window.block_count)

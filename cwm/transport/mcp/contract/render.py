@@ -149,6 +149,8 @@ def turn_log(log: TurnLog) -> schemas.TurnLog:
         "tags": [turn_tag(tag) for tag in log.tags],
         "has_more": log.has_more,
     }
+    if log.origin is not None:
+        answer["origin"] = log.origin
     if log.current_turn is not None:
         answer["current_turn"] = log.current_turn
     if log.has_more:

@@ -407,6 +407,11 @@ class TurnLog(TypedDict):
     success: bool
     session_id: NotRequired[str]
     current_turn: NotRequired[Annotated[str, Field(description="The turn whose context it is")]]
+    origin: NotRequired[
+        Annotated[
+            str, Field(description="The turn of another session that it begins with: a branch or a thaw")
+        ]
+    ]
     turns: list[TurnItem]
     tags: Annotated[list[TurnTag], Field(description="Names of turns, the newest 1,000")]
     has_more: bool
