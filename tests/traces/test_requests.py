@@ -91,7 +91,7 @@ async def test_what_is_no_parent_begins_a_trace(tmp_path: Path, collector: Sink,
 async def test_what_fails_carries_its_code(tmp_path: Path, collector: Sink, era: str) -> None:
     async with traced_gateway(tmp_path, collector) as url, fastmcp_agent(url, era) as agent:
         refused = await agent.call("result_read", {"handle": "r_" + "0" * 22})
-        wrong = await agent.call("window_status", {})
+        wrong = await agent.call("window_status", {"session_id": "s", "window_name": "w"})
         assert {refused.error["code"], wrong.error["code"]} == {"CWM-2005", "CWM-1003"}
         await agent.call("session_create", {})
     read = collector.one("tools/call result_read")

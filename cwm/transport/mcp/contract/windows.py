@@ -18,13 +18,14 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 
 async def window_freeze(
-    window_name: Annotated[
-        inputs.WindowName, Field(description="Name of the new window; must not be in use")
-    ],
+    *,
     session_id: Annotated[
         inputs.SessionId | None,
         Field(description="Id of the session to freeze; the conversation you are in if left out"),
     ] = None,
+    window_name: Annotated[
+        inputs.WindowName, Field(description="Name of the new window; must not be in use")
+    ],
     description: Annotated[
         inputs.Description | None,
         Field(description="What this context contains, so that it can be found again"),

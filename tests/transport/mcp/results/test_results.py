@@ -97,6 +97,8 @@ async def test_a_window_in_a_list_has_every_field_of_the_contract(gateway: Gatew
         "durability": "durable",
         "storage_tier": "redis",
         "retention": "guaranteed",
+        "owner": "ann",
+        "visibility": "tenant",
     }
     assert listed[0]["parent_window"] is None
 
@@ -127,6 +129,8 @@ async def test_a_windows_status_tells_its_record_while_the_cache_is_silent(
         "retention": "guaranteed",
         "proven_at": "2026-03-01T12:35:15.123456Z",
         "parent_window": None,
+        "owner": "ann",
+        "visibility": "tenant",
     }
 
 
@@ -174,6 +178,8 @@ async def test_a_sessions_status_tells_its_state_and_where_it_came_from(
         "blocks": [],
         "parent_window": "w",
         "branch_token": 70,
+        "owner": "ann",
+        "visibility": "tenant",
     }
     frozen = (await agent.call("window_status", {"session_id": "of-w"})).value
     assert frozen["state"] == "frozen"
@@ -279,6 +285,7 @@ async def test_a_clone_shares_what_its_source_has_and_inherits_its_tags(
         "target_window": "c",
         "shared_blocks": 0,
         "token_count": 70,
+        "visibility": "tenant",
     }
     listed = (await agent.call("window_list", {"search": "branch"})).value["windows"]
     assert [(w["name"], w["tags"], w["parent_window"]) for w in listed] == [("c", ["t"], "w")]
