@@ -25,6 +25,8 @@ from cwm.domain.prefix import digest, pack
 from cwm.domain.turn import Profile, Turn, TurnParts
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_turn, a_window, stored
 
+pytestmark = pytest.mark.slow
+
 FIRST: Final = "the first key, of thirty-two characters"
 SECOND: Final = "the second key, of thirty-two characters"
 SAID: Final = message_of({"role": "user", "content": "My number is 4711."})

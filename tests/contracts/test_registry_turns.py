@@ -34,7 +34,7 @@ REPLY: Final = Message("reply", {"role": "assistant", "content": None, "tool_cal
 Change: TypeAlias = Callable[[Registry], Awaitable[Any]]
 
 
-@pytest.fixture(params=[(), (KEY,)], ids=["clear", "sealed"])
+@pytest.fixture(params=[(), pytest.param((KEY,), marks=pytest.mark.slow)], ids=["clear", "sealed"])
 def registry(database: Database, request: pytest.FixtureRequest) -> SqlRegistry:
     return SqlRegistry(database, vault=Vault(request.param))
 

@@ -29,6 +29,8 @@ from cwm.services.upkeep.retention import RetentionPolicy
 from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import Gateway, Ticking, gateway
 
+pytestmark = pytest.mark.slow
+
 ADMIN: Final = Principal("acme", "root", EVERY)
 AUDITOR: Final = Principal("acme", "eve", granted(["windows:read", "others:read"]))
 DESIGNER: Final = replace(ANN, workspaces=frozenset({"design"}))

@@ -15,6 +15,8 @@ from cwm.services.turns.turns import Answered
 from tests.contracts.nouns import a_session
 from tests.transport.mcp.gateway import Agent, Gateway, ToolReply
 
+pytestmark = pytest.mark.slow
+
 HELLO: Final = message_of({"role": "user", "content": "Hello"})
 
 
