@@ -208,8 +208,8 @@ def _facts(text: str, *, instructions: bool) -> Iterator[tuple[FactKind, str]]:
                 yield FactKind.INSTRUCTION, sentence.group().strip()
     for kind, pattern in _PATTERNS:
         spans = list(pattern.finditer(text))
-        for found in spans:
-            inner = next((group for group in found.groups() if group), found.group())
+        for match in spans:
+            inner = next((group for group in match.groups() if group), match.group())
             fact = inner.strip().rstrip(".,:;/-" if kind is not FactKind.PATH else ".,:;")
             if kind is FactKind.QUOTATION or _weighs(kind, fact):
                 yield kind, fact
@@ -219,9 +219,9 @@ def _facts(text: str, *, instructions: bool) -> Iterator[tuple[FactKind, str]]:
 
 def _names(text: str) -> Iterator[str]:
     """Capitalised words, but not the one that begins a sentence."""
-    for found in _NAME.finditer(text):
-        before = text[: found.start()].rstrip(" *_#>-\"'(")
-        name = found.group()
+    for match in _NAME.finditer(text):
+        before = text[: match.start()].rstrip(" *_#>-\"'(")
+        name = match.group()
         if not before or before[-1] in ".!?:\n":
             name = name.partition(" ")[2]
         if len(name) > _SHORTEST_NAME and name.lower() not in _SMALL_WORDS:

@@ -153,7 +153,7 @@ class EngineExamination:
         try:
             tested = await self.engine.require_tools(model, _TOOLS)
             without = await self.engine.render(model, _MESSAGES)
-            shown = await self.engine.render(model, _MESSAGES, options={"tools": _TOOLS}) != without
+            reads_tools = await self.engine.render(model, _MESSAGES, options={"tools": _TOOLS}) != without
         except InvalidParameterError as refusal:
             self.findings.warn(
                 "tools",
@@ -166,7 +166,7 @@ class EngineExamination:
         else:
             if not tested:
                 self.findings.skipped("vLLM runs without --enable-scale-out", "tools")
-            elif shown:
+            elif reads_tools:
                 self.findings.ok("tools", "agents that use tools are served")
             else:
                 self.findings.ok(

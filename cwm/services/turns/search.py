@@ -56,14 +56,14 @@ class Search:
         searched = 0
         async for session, up_to in self._conversations(principal, of, mark):
             here = SessionMark(session.created_at, session.id)
-            found, read = await self.history.registry.findings(principal.tenant, session.id, words, up_to)
+            matches, read = await self.history.registry.findings(principal.tenant, session.id, words, up_to)
             searched += read
             if mark is not None and mark.session == here:
-                found = [each for each in found if (each.number, each.index) < (mark.number, mark.index)]
-            if found and of is None:
+                matches = [each for each in matches if (each.number, each.index) < (mark.number, mark.index)]
+            if matches and of is None:
                 await self.history.note(principal, session, session=session.id)
-            findings += found
-            marks += [SearchMark(here, each.number, each.index) for each in found]
+            findings += matches
+            marks += [SearchMark(here, each.number, each.index) for each in matches]
             if len(findings) > limit:
                 return FindingPage(findings[:limit], searched, str(marks[limit - 1]))
             if searched >= _MOST_MESSAGES and of is None:

@@ -162,12 +162,12 @@ class UpkeepRecords:
 
 def _unchanged(connection: Connection, query: SessionsSince, states: Sequence[str]) -> list[Session]:
     """Those unused for longest first."""
-    found = select(*SESSION).where(sessions.c.state.in_(states), sessions.c.updated_at < query.since)
+    statement = select(*SESSION).where(sessions.c.state.in_(states), sessions.c.updated_at < query.since)
     if query.tenant is not None:
-        found = found.where(sessions.c.tenant == query.tenant)
+        statement = statement.where(sessions.c.tenant == query.tenant)
     if query.but:
-        found = found.where(sessions.c.tenant.not_in(query.but))
-    rows = connection.execute(found.order_by(sessions.c.updated_at).limit(query.limit))
+        statement = statement.where(sessions.c.tenant.not_in(query.but))
+    rows = connection.execute(statement.order_by(sessions.c.updated_at).limit(query.limit))
     return [session_of(row) for row in rows]
 
 

@@ -216,8 +216,8 @@ class WindowRecords:
         of_windows = connection.execute(heirs.order_by(windows.c.name)).all()
         of_sessions = sorted({row[0]: row[1] for row in connection.execute(thawing.union(thawed))}.items())
         names, ids = (
-            tuple(each for each, circle in found if circles is None or circle in circles)
-            for found in (of_windows, of_sessions)
+            tuple(each for each, circle in rows if circles is None or circle in circles)
+            for rows in (of_windows, of_sessions)
         )
         return Dependents(names, ids, len(of_windows) + len(of_sessions) - len(names) - len(ids))
 

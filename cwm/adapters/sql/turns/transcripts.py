@@ -75,8 +75,8 @@ def _remove_turns(connection: Connection, vault: Vault, tenant: str, session_id:
     rows = {row.id: row for row in connection.execute(select(turns.c.id, turns.c.parent).where(mine))}
     transcript: set[str] = set()
     for table in (windows, turn_tags):
-        kept = select(table.c.turn_id).where(table.c.tenant == tenant, table.c.session_id == session_id)
-        for turn_id in connection.execute(kept).scalars():
+        turn_ids = select(table.c.turn_id).where(table.c.tenant == tenant, table.c.session_id == session_id)
+        for turn_id in connection.execute(turn_ids).scalars():
             row = rows.get(turn_id)
             while row is not None and row.id not in transcript:
                 transcript.add(row.id)

@@ -70,15 +70,15 @@ def find(
     if not _can_match(query):
         return WindowList([], 0, has_more=False)
     counts = terms.counts(connection, tenant, [*_terms(query), *circles])
-    held = {term: windows for term in circles if (windows := counts.pop(term))}
-    if not all(counts.values()) or (query.circles is not None and not held):
+    circle_sizes = {term: windows for term in circles if (windows := counts.pop(term))}
+    if not all(counts.values()) or (query.circles is not None and not circle_sizes):
         return WindowList([], 0, has_more=False)
     search = _Search(connection, tenant, query, counts, limits)
-    if query.circles is None or sum(held.values()) == counts[terms.ALL]:
+    if query.circles is None or sum(circle_sizes.values()) == counts[terms.ALL]:
         return search.listed(search.page())
-    own = {circles[term]: windows for term, windows in held.items()}
-    if (len(counts) > 1 or query.search) and (found := replace(search, within=own).found_soon()):
-        return search.listed(found)
+    own = {circles[term]: windows for term, windows in circle_sizes.items()}
+    if (len(counts) > 1 or query.search) and (page := replace(search, within=own).found_soon()):
+        return search.listed(page)
     if query.offset > _MERGED_OFFSET and len(own) > 1:
         raise InvalidParameterError(
             f"offset: at most {_MERGED_OFFSET} where windows of several circles are listed; page with next_cursor.",
@@ -149,8 +149,8 @@ class _Search:
     def listed(self, page: _Page) -> WindowList:
         """The page's windows, without those that came into another circle since they were counted."""
         windows, circles = [window_of(row) for row in page.rows], self.query.circles
-        seen = [window for window in windows if circles is None or window.circle in circles]
-        return WindowList(seen, page.total, page.has_more, page.exact)
+        visible = [window for window in windows if circles is None or window.circle in circles]
+        return WindowList(visible, page.total, page.has_more, page.exact)
 
     def found_soon(self) -> _Page | None:
         """The page, unless it may take collecting all windows of a term."""
