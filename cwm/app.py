@@ -22,12 +22,12 @@ from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.server import GatewayServer
 from cwm.transport.http.shortcut import Shortcut, WithoutSlash
+from cwm.transport.llm.routes import routes as openai_routes
 from cwm.transport.mcp.assembly import PATH as MCP_PATH
 from cwm.transport.mcp.assembly import build_mcp, mcp_app
 from cwm.transport.mcp.mcp_server import McpFace
 from cwm.transport.mcp.requests.agent import Agency
 from cwm.transport.mcp.stdio import serve_stdio
-from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import guard, refuse_open_socket
 from cwm.wiring.front import add_front
 from cwm.wiring.lifetime import Drain, require_schema, running

@@ -77,7 +77,7 @@ PROMISES = {
     "Clients of both MCP eras (with and without protocol sessions) are notified of changes": "tests/transport/mcp/listening/test_replicas.py::test_what_changes_on_one_replica_is_told_on_the_other_in_both_eras",
     "tenants never share KV": "tests/live/test_main_job.py::test_a_window_of_one_tenant_brings_another_tenant_no_cached_token",
     "It also changes with the engine's identity": "tests/domain/test_cache_salt.py",
-    "A client that sends no session id is recorded in the session that its own id or what was said leads to": "tests/transport/openai/test_conversations.py::test_a_conversation_without_a_name_is_found_by_its_last_answer",
+    "A client that sends no session id is recorded in the session that its own id or what was said leads to": "tests/transport/llm/test_conversations.py::test_a_conversation_without_a_name_is_found_by_its_last_answer",
     "prints its configuration for both faces, and checks each with one request": "tests/cli/test_connect.py::test_each_client_gets_its_configuration_and_a_check_of_each_face",
     "`--write` writes it for Claude Code, Codex and opencode, after showing what changes in their files": "tests/cli/test_connect.py::test_writing_keeps_what_a_file_has_and_shows_what_changes",
     "An agent that speaks only MCP": "tests/live/test_mcp.py",

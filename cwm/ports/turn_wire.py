@@ -107,8 +107,18 @@ class TurnRequest(Protocol):
     def template_options(self) -> Mapping[str, Any]:
         """The fields of a chat that its template reads, besides the messages."""
 
-    def addressed_to(self, model: str) -> TurnRequest:
-        """The same request to the served ``model``; its answer names the model as this request did."""
+    def addressed_to(self, model: str, max_model_len: int) -> TurnRequest:
+        """The same request to the served ``model``; its answer names the model as this request did.
+
+        It asks for at most ``max_model_len`` tokens.
+        """
+
+    @property
+    def capped(self) -> int | None:
+        """How many tokens the engine may generate, where that is less than the client allows."""
+
+    def engine_headers(self, *, recorded: bool) -> Mapping[str, str]:
+        """Headers for the engine besides the client's."""
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:
         """The request to send to the engine, which may use stored KV only if it has these ``weights``.
@@ -119,8 +129,8 @@ class TurnRequest(Protocol):
     def generation_ids(self, request_id: str) -> Sequence[str]:
         """The engine's ids of what it generates for this request, if the request carries ``request_id``."""
 
-    def answer(self, *, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:
-        """A reader of the answer. ``session`` names the session that it is recorded in, whose tenant included."""
+    def answer(self, *, status: int, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:
+        """A reader of the answer that the engine gives with this ``status``. ``session`` names the session that it is recorded in, whose tenant included."""
 
 
 class TurnWire(Protocol):

@@ -10,7 +10,7 @@ from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.list_cursor import ListCursors
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
@@ -202,7 +202,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         reuse=reuse,
         pass_through=PassThrough(
             engine=engine,
-            wire=OpenAiWire(
+            wire=VllmWire(
                 settings.engine.max_answer_bytes,
                 turns_settings.schema_limits(),
                 turns_settings.sequences,

@@ -19,7 +19,7 @@ from tests.cli.command import cwm, environment, refused
 from tests.eventually import eventually
 from tests.postgres import free_port
 from tests.stack.fake_lmcache import FakeLmcache, file_name
-from tests.transport.openai.gateway import serving
+from tests.transport.llm.gateway import serving
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ import pytest
 from cwm.adapters.vllm.wire import counters
 from cwm.domain.prefix import TokenIds
 from tests.live.engine import LiveEngine
-from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
+from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.live
 

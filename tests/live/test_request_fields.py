@@ -8,7 +8,7 @@ import inspect
 import pytest
 
 from cwm import shipped
-from cwm.adapters.vllm import request_fields
+from cwm.adapters.vllm.turns import request_fields
 from cwm.stack.environment import Pins, prepare_environment
 from tests.live.engine import engine_home
 

@@ -16,7 +16,7 @@ from cwm.stack.local import LocalStack
 from cwm.stack.room import ChunkKey, Disk, PinsMovedError, Room
 from tests.stack.fake_lmcache import FakeLmcache, file_name
 from tests.stack.shapes import PlanFor
-from tests.transport.openai.gateway import serving
+from tests.transport.llm.gateway import serving
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 from tests.adapters.vllm.fake_vllm import MODEL, fake_vllm
 from tests.traces.gateway import caller, http, traced_gateway
 from tests.traces.sink import Sink
+from tests.transport.llm.gateway import settings_for
 from tests.transport.mcp.gateway import fastmcp_agent
-from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from cwm.wiring.lifetime import Drain, running
 from cwm.wiring.parts import Parts, build_parts
 from tests.adapters.vllm.fake_vllm import Behaviour, FakeVllm, fake_vllm
 from tests.services.replicas_of import HandClock
-from tests.transport.openai.gateway import settings_for
+from tests.transport.llm.gateway import settings_for
 
 ANN = Principal("acme", "ann", EVERY)
 LONG = 1_000.0

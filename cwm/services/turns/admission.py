@@ -122,7 +122,7 @@ class Admission:
             # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
             identity = await self.directory.identity(None)
         else:
-            request = request.addressed_to(identity.model)
+            request = request.addressed_to(identity.model, identity.max_model_len)
         _require_room(request.prompt_tokens, identity)
         base = salt_scope_of(self.open_session.cache_scope, principal, None)
         scope = await self.scopes.current(principal.tenant, base)
@@ -162,7 +162,7 @@ class Admission:
                 session_id=session_id,
                 model=session.model,
             )
-        request = request.addressed_to(identity.model)
+        request = request.addressed_to(identity.model, identity.max_model_len)
         messages = await aside(len(incoming.body), request.messages)
         prompt = None
         if source is not None:

@@ -36,6 +36,7 @@ class EngineAnswer:
     """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request.
 
     ``session_id`` and ``turn_id``: of a turn that is recorded; ``diverged``: where it leaves what was recorded.
+    ``capped``: how many tokens the answer may have, where the client allowed more than the model takes.
     """
 
     status: int
@@ -43,6 +44,7 @@ class EngineAnswer:
     streamed: bool
     session_id: str | None
     turn: RunningTurn | None
+    capped: int | None
     _exchange: Exchange
 
     @property
@@ -151,7 +153,7 @@ class PassThrough:
             self.engine,
             Outgoing(incoming.method, incoming.path, outbound.body, headers),
             lambda head: outbound.request.answer(
-                streamed=head.streamed, recorded=outbound.ids_requested, session=session
+                status=head.status, streamed=head.streamed, recorded=outbound.ids_requested, session=session
             ),
             settle,
             departure,
@@ -160,7 +162,13 @@ class PassThrough:
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
         return EngineAnswer(
-            head.status, head.headers, head.streamed, incoming.session_id, outbound.turn, exchange
+            head.status,
+            head.headers,
+            head.streamed,
+            incoming.session_id,
+            outbound.turn,
+            outbound.request.capped,
+            exchange,
         )
 
     async def _run(self, exchange: Exchange, outbound: Outbound, session_id: str | None) -> None:
@@ -212,16 +220,17 @@ class PassThrough:
 
 def _departure(incoming: ClientRequest, outbound: Outbound) -> tuple[Mapping[str, str], Departure]:
     """The headers to send, and how the request ends when its client leaves. A turn whose tokens count is never cut."""
+    headers = {**incoming.headers, **outbound.request.engine_headers(recorded=outbound.ids_requested)}
     if not outbound.abortable or outbound.request.operation is None:
-        return incoming.headers, Departure(incoming.left)
+        return headers, Departure(incoming.left)
     cut = not outbound.ids_requested
     if outbound.request.streamed:
-        return incoming.headers, Departure(incoming.left, cut=cut)
+        return headers, Departure(incoming.left, cut=cut)
     # Unique for each request, so that nobody aborts another's by choosing its id.
     client_id = incoming.headers.get(_REQUEST_ID, "")[:_CLIENT_ID_CHARS]
     request_id = f"{client_id}{'-' if client_id else ''}{uuid4().hex}"
     departure = Departure(incoming.left, outbound.request.generation_ids(request_id), cut)
-    return {**incoming.headers, _REQUEST_ID: request_id}, departure
+    return {**headers, _REQUEST_ID: request_id}, departure
 
 
 def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> AbstractContextManager[Span]:

@@ -67,7 +67,7 @@ class Authentication:
                 return
             if isinstance(refused, SecurityError):
                 await self.refusals.note(refused, _face(path), principal)
-            await self._refuse(send, path, refused, status_of(refused))
+            await self._refuse(send, path, refused, status_of(refused, path))
             return
         # Changes the scope in place: outer middleware reads the route from it.
         scope[PRINCIPAL] = principal
@@ -104,7 +104,7 @@ def _face(path: str) -> str:
 def _body(path: str, refused: CwmError) -> bytes:
     """The error in the format of the path's face."""
     if path.startswith("/v1/"):
-        return error_body(refused)
+        return error_body(refused, path)
     body: dict[str, Any] = refused.as_dict()
     if path == MCP_PATH:
         error = {"code": INVALID_REQUEST, "message": refused.message, "data": body}

@@ -30,7 +30,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif (declared := _declared_length(scope)) is not None and declared > self.max_bytes:
-            await self._refuse(receive, send)
+            await self._refuse(scope["path"], receive, send)
         else:
             await self._count(scope, receive, send)
 
@@ -49,7 +49,7 @@ class BodyLimit:
                 return message
             refused = True
             if not started:
-                await self._refuse(receive, send)
+                await self._refuse(scope["path"], receive, send)
             return _DISCONNECT
 
         async def guarded_send(message: Message) -> None:
@@ -64,7 +64,7 @@ class BodyLimit:
             if not refused:
                 raise
 
-    async def _refuse(self, receive: Receive, send: Send) -> None:
+    async def _refuse(self, path: str, receive: Receive, send: Send) -> None:
         """Send the error at once, and discard for a moment what the client still sends.
 
         A socket that is closed with unread bytes is reset, and the client would never read the error.
@@ -74,7 +74,7 @@ class BodyLimit:
             field="body",
             max_bytes=self.max_bytes,
         )
-        await send_error(send, error, 413, [(b"connection", b"close")], more=True)
+        await send_error(send, path, error, 413, [(b"connection", b"close")], more=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
                 while (await receive()).get("more_body", False):

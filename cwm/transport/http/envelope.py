@@ -25,10 +25,12 @@ _NOT_FORWARDED: Final = frozenset(
         VISIBILITY_HEADER,
         "authorization",
         "cookie",
+        "cwm-token-ids",
+        "x-api-key",
     }
 )
 # The gateway's own server sets these.
-_NOT_RETURNED: Final = frozenset({b"date", b"server", b"content-length"})
+_NOT_RETURNED: Final = frozenset({b"date", b"server", b"content-length", b"cwm-token-ids"})
 
 
 class ClientLeftError(Exception):
@@ -85,12 +87,13 @@ async def send_whole(
 
 async def send_error(
     send: Send,
+    path: str,
     error: CwmError,
     status: int | None = None,
     headers: Iterable[tuple[bytes, bytes]] = (),
     *,
     more: bool = False,
 ) -> None:
-    """Send a coded error; ``status`` overrides the one of the error's kind."""
+    """Send a coded error in the format of the path's API; ``status`` overrides the one of the error's kind."""
     out = [_JSON, *error_headers(error), *headers]
-    await send_whole(send, status or status_of(error), out, error_body(error), more=more)
+    await send_whole(send, status or status_of(error, path), out, error_body(error, path), more=more)

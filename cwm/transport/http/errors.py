@@ -1,4 +1,4 @@
-"""Coded errors in the format that OpenAI clients expect."""
+"""Coded errors in the format of the API whose path was asked: Anthropic's below ``/v1/messages``, else OpenAI's."""
 
 from __future__ import annotations
 
@@ -27,36 +27,54 @@ _TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.CONFLICT: "conflict_error",
     ErrorKind.LIMITED: "rate_limit_error",
 }
+_ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
+    ErrorKind.INVALID: "invalid_request_error",
+    ErrorKind.UNAUTHENTICATED: "authentication_error",
+    ErrorKind.FORBIDDEN: "permission_error",
+    ErrorKind.NOT_FOUND: "not_found_error",
+    ErrorKind.CONFLICT: "invalid_request_error",
+    ErrorKind.LIMITED: "rate_limit_error",
+    ErrorKind.UNAVAILABLE: "overloaded_error",
+    ErrorKind.TIMEOUT: "timeout_error",
+}
+_OVERLOADED: Final = 529
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
-def error_body(error: CwmError) -> bytes:
-    """``{"error": {message, type, param, code, retryable, context}}``; ``param`` names a field or is null.
+def error_body(error: CwmError, path: str = "") -> bytes:
+    """OpenAI: ``{"error": {message, type, param, code, retryable, context}}``; ``param`` names a field or is null.
 
+    Anthropic: ``{"type": "error", "error": {type, message, code, retryable, context}}``.
     For an exceeded limit, ``retry_after_seconds`` is added beside ``error``.
     """
-    described = error.as_dict()
-    shape: dict[str, Any] = {
-        "message": described["message"],
-        "type": _TYPES.get(error.kind, "server_error"),
-        "param": described["context"].get("field"),
-        "code": described["code"],
-        "retryable": described["retryable"],
-        "context": described["context"],
-    }
-    body: dict[str, Any] = {"error": shape}
+    coded = {"code": error.code, "retryable": error.retryable, "context": error.context}
+    body: dict[str, Any]
+    if is_anthropic(path):
+        kind = _ANTHROPIC_TYPES.get(error.kind, "api_error")
+        body = {"type": "error", "error": {"type": kind, "message": error.message, **coded}}
+    else:
+        kind, param = _TYPES.get(error.kind, "server_error"), error.context.get("field")
+        body = {"error": {"message": error.message, "type": kind, "param": param, **coded}}
     if isinstance(error, LimitError):
         body["retry_after_seconds"] = error.retry_after_seconds
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def error_event(error: CwmError) -> bytes:
+def error_event(error: CwmError, path: str = "") -> bytes:
     """The error as the last event of a stream that cannot continue."""
-    return b"data: " + error_body(error) + b"\n\n"
+    name = b"event: error\n" if is_anthropic(path) else b""
+    return name + b"data: " + error_body(error, path) + b"\n\n"
 
 
-def status_of(error: CwmError) -> int:
+def status_of(error: CwmError, path: str = "") -> int:
+    if error.kind is ErrorKind.UNAVAILABLE and is_anthropic(path):
+        return _OVERLOADED
     return STATUS[error.kind]
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether a path belongs to Anthropic's API."""
+    return path.startswith("/v1/messages")
 
 
 def error_headers(error: CwmError) -> list[tuple[bytes, bytes]]:

@@ -119,7 +119,7 @@ class Front:
                 SecurityError("Pages of this origin are not allowed; see CWM_ALLOWED_ORIGINS."),
                 403,
             )
-        await send_error(send, error, status, _RAW_HEADERS)
+        await send_error(send, scope["path"], error, status, _RAW_HEADERS)
 
 
 def _cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

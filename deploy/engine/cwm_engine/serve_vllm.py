@@ -19,6 +19,7 @@ from pathlib import Path
 from cwm_engine.parsers import ModelFiles, parsers_for
 
 _CHECK = "--check"
+_TURN_IDS = "cwm_engine.turn_ids.TurnIds"
 _NO_TOOLS = (
     "no parser of vLLM is known to read this model's tool calls: agents that use tools will be refused. "
     "CWM_TOOL_PARSER names one"
@@ -63,6 +64,7 @@ def arguments_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
     if reasoning:
         arguments += ["--reasoning-parser", reasoning]
+    arguments += ["--middleware", _TURN_IDS]
     return arguments, _sentence(arguments)
 
 

@@ -1,6 +1,6 @@
 """Print the fields of this vLLM's requests as a Python module: run it with the engine's Python.
 
-``<engine>/bin/python deploy/engine/tools/request_fields.py > cwm/adapters/vllm/request_fields.py``
+``<engine>/bin/python deploy/engine/tools/request_fields.py > cwm/adapters/vllm/turns/request_fields.py``
 """
 
 from __future__ import annotations

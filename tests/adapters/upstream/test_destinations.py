@@ -18,7 +18,7 @@ from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.upstream.http import connection_pool
 from cwm.domain.upstream import TokenExchange, UpstreamSpec
 from cwm.ports.upstream import UpstreamAwayError
-from tests.transport.openai.gateway import serving
+from tests.transport.llm.gateway import serving
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import CwmError
 from tests.adapters.vllm.fake_vllm import Behaviour, FakeVllm, fake_vllm
 from tests.contracts.nouns import LATER, a_window, recorded
+from tests.transport.llm.gateway import settings_for
 from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
-from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 

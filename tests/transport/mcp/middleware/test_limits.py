@@ -15,11 +15,11 @@ from cwm.domain.principal import Principal
 from cwm.settings import Limits, Shared
 from cwm.settings.load import settings_from
 from tests.adapters.vllm.fake_vllm import Behaviour, fake_vllm
+from tests.transport.llm.gateway import settings_for
 from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.proxy import balanced
 from tests.transport.mcp.wire import Wire, wired
-from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 

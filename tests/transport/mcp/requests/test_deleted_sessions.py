@@ -10,8 +10,8 @@ import pytest
 
 from tests.adapters.vllm.fake_vllm import Behaviour, fake_vllm
 from tests.contracts.nouns import LATER, recorded
+from tests.transport.llm.gateway import settings_for
 from tests.transport.mcp.gateway import fastmcp_agent, gateway
-from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from cwm.domain.errors import InternalError, StorageReadError
 from tests.adapters.vllm.fake_vllm import SPECIAL, Behaviour, fake_vllm
+from tests.transport.llm.gateway import settings_for
 from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
-from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.contracts.nouns import LATER, NOW, a_session, a_window, clone, freeze, recorded
+from tests.transport.llm.gateway import settings_for
 from tests.transport.mcp.gateway import Agent, Gateway, ToolReply, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
-from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.adapters.vllm.prompt_ids import RecentPrompts
+from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
 
 LONG = [*range(2000)]
 

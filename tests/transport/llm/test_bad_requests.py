@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
-from tests.transport.openai.gateway import MAX_BODY_BYTES, TENANT, Gateway, gateway, settings_for
+from tests.transport.llm.gateway import MAX_BODY_BYTES, TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.slow
 

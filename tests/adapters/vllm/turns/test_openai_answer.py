@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer, renaming
+from cwm.adapters.vllm.turns.openai_answer import BodyAnswer, StreamAnswer, renaming
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of
 from cwm.ports.turn_wire import PromptUsage

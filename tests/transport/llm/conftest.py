@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.vllm.fake_vllm import FakeVllm, fake_vllm
-from tests.transport.openai.gateway import Gateway, gateway, settings_for
+from tests.transport.llm.gateway import Gateway, gateway, settings_for
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from cwm.domain.model_aliases import ModelAliases
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm
-from tests.transport.openai.gateway import TENANT, Gateway
+from tests.transport.llm.gateway import TENANT, Gateway
 
 pytestmark = pytest.mark.slow
 

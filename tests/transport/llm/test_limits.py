@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, RateLimitError
 
 from cwm.domain.limits import LimitRules, Rate
 from tests.adapters.vllm.fake_vllm import ANSWER, MODEL, Behaviour, FakeVllm
-from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
+from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.slow
 

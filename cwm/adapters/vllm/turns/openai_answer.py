@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from cwm.adapters.vllm.prompt_ids import RecentPrompts
+from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
@@ -31,7 +31,7 @@ _USAGE: Final = re.compile(rb'(?<=[^\\]")usage"\s*:\s*(\{)')
 _LARGE_BYTES: Final = 256 * 1024
 # vLLM writes the usage behind the choices.
 _TAIL_BYTES: Final = 16 * 1024
-_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _NULL: Final = rb"token_ids\1null"
 _DONE: Final = b"[DONE]"
 _DECODER: Final = json.JSONDecoder()
@@ -54,7 +54,7 @@ def renaming(served: str, wanted: str) -> Callable[[bytes], bytes]:
     return lambda content: pattern.sub(lambda match: match[1] + name, content)
 
 
-def _as_it_is(content: bytes) -> bytes:
+def as_it_is(content: bytes) -> bytes:
     return content
 
 
@@ -262,7 +262,7 @@ class _Answer:
         prompts: RecentPrompts | None = None,
         session: str = "",
     ) -> None:
-        self._named = named or _as_it_is
+        self._named = named or as_it_is
         self._prompts = prompts or RecentPrompts()
         self._session = session
         self._ids = _Ids()
@@ -324,7 +324,7 @@ class BodyAnswer(_Answer):
         self._chunks.append(chunk)
         if self._recorded:
             if self._size > self._max_bytes:
-                raise _too_large(self._max_bytes)
+                raise too_large(self._max_bytes)
             return b""
         if self._size <= _LARGE_BYTES:
             return b""
@@ -378,7 +378,7 @@ class StreamAnswer(_Answer):
         text = b"".join(self._pending)
         events: list[bytes] = []
         start = 0
-        for end in _EVENT_END.finditer(text, max(0, len(text) - len(chunk) - 3)):
+        for end in EVENT_END.finditer(text, max(0, len(text) - len(chunk) - 3)):
             events.append(self._event(text[start : end.end()]))
             start = end.end()
         self._pending = [text[start:]]
@@ -391,7 +391,7 @@ class StreamAnswer(_Answer):
 
     def _event(self, event: bytes) -> bytes:
         rest = self._without_prompt(event) if self._recorded else event
-        data = _data_of(rest)
+        data = data_of(rest)
         if not data:
             return event
         if data == _DONE:
@@ -411,7 +411,7 @@ class StreamAnswer(_Answer):
         return b"" if _is_only_for_ids(answer) else without_ids(rest)
 
 
-def _too_large(max_bytes: int) -> InvalidParameterError:
+def too_large(max_bytes: int) -> InvalidParameterError:
     return InvalidParameterError(
         f"The engine's answer has more than {max_bytes} bytes. Ask for less (n, logprobs, echo), with 'stream', or "
         "outside of a session; the operator's limit is CWM_MAX_ANSWER_BYTES.",
@@ -419,7 +419,7 @@ def _too_large(max_bytes: int) -> InvalidParameterError:
     )
 
 
-def _data_of(event: bytes) -> bytes:
+def data_of(event: bytes) -> bytes:
     """The joined ``data:`` lines of an event; empty if it has none, as with a comment."""
     if event.startswith(b"data:") and event.count(b"\n") <= 2 and b"\r" not in event:
         return event[5:].strip()

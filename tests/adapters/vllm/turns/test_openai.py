@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.request_fields import CHAT as CHAT_FIELDS
-from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.adapters.vllm.turns.request_fields import CHAT as CHAT_FIELDS
+from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.turn import Profile
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-WIRE = OpenAiWire()
+WIRE = VllmWire()
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -28,7 +28,7 @@ json_values = st.recursive(
 
 # Fields of every kind of value: the gateway reads none of them.
 PASSED = sorted(
-    CHAT_FIELDS - OpenAiWire().guarded - {"n", "return_token_ids", "cache_salt", "kv_transfer_params"}
+    CHAT_FIELDS - VllmWire().guarded - {"n", "return_token_ids", "cache_salt", "kv_transfer_params"}
 )
 
 
@@ -66,7 +66,7 @@ def test_a_client_that_says_no_to_ids_gets_none_and_the_session_has_them() -> No
 
 @pytest.mark.parametrize("name", ["cache_salt", "kv_transfer_params", "cache\\u005fsalt"])
 def test_what_the_gateway_sets_is_refused(name: str) -> None:
-    wire = OpenAiWire(passed=frozenset({"vllm_xargs"}))
+    wire = VllmWire(passed=frozenset({"vllm_xargs"}))
     for body in (f'{{"{name}": null}}', f'{{"vllm_xargs": {{"{name}": "x"}}}}'):
         with pytest.raises(InvalidParameterError, match="set by the gateway"):
             wire.read(CHAT, body.encode())
@@ -75,7 +75,7 @@ def test_what_the_gateway_sets_is_refused(name: str) -> None:
 @pytest.mark.parametrize("xargs", ["null", "{}", '{"mine": 1}', '"kv_transfer_params"'])
 def test_other_extra_arguments_pass_where_a_setting_says_so(xargs: str) -> None:
     body = f'{{"vllm_xargs":{xargs}}}'.encode()
-    wire = OpenAiWire(passed=frozenset({"vllm_xargs"}))
+    wire = VllmWire(passed=frozenset({"vllm_xargs"}))
     assert json.loads(wire.read(CHAT, body).body("s", weights="", recorded=False))[
         "vllm_xargs"
     ] == json.loads(xargs)
@@ -90,7 +90,7 @@ def test_a_field_that_is_not_known_or_is_the_operators_is_refused_by_name(path: 
     with pytest.raises(InvalidParameterError, match=f"'{name}'.*CWM_PASSED_FIELDS") as refused:
         WIRE.read(path, body)
     assert refused.value.context == {"field": name, "setting": "CWM_PASSED_FIELDS"}
-    wire = OpenAiWire(passed=frozenset({name}))
+    wire = VllmWire(passed=frozenset({name}))
     assert name in json.loads(wire.read(path, body).body("s", weights="", recorded=False))
 
 
@@ -125,7 +125,7 @@ def test_a_header_that_routes_inside_the_engine_is_refused_by_name(name: str) ->
     with pytest.raises(InvalidParameterError, match=f"'{name}'") as refused:
         WIRE.read(CHAT, b"{}", {name: "3"})
     assert refused.value.context["field"] == name
-    OpenAiWire(passed=frozenset({name})).read(CHAT, b"{}", {name: "3"})
+    VllmWire(passed=frozenset({name})).read(CHAT, b"{}", {name: "3"})
     WIRE.read(CHAT, b"{}", {"x-session-id": "a", "x-stainless-os": "b", "x-request-id": "c"})
 
 
@@ -134,7 +134,7 @@ async def test_media_at_a_private_address_is_refused_unless_a_setting_widens_it(
     body = json.dumps({"messages": [{"role": "user", "content": parts}]}).encode()
     with pytest.raises(InvalidParameterError, match="CWM_PRIVATE_MEDIA"):
         await WIRE.read(CHAT, body).require_media()
-    await OpenAiWire(media=MediaRule(private=True)).read(CHAT, body).require_media()
+    await VllmWire(media=MediaRule(private=True)).read(CHAT, body).require_media()
 
 
 BOMB = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a{1,100}){1,100}"}}}

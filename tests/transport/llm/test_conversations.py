@@ -15,7 +15,7 @@ from cwm.domain.conversation import Capture, CapturePolicies
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnQuery
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
-from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
+from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from cwm.domain.audit import Severity
 from cwm.domain.engine import CacheScope
 from cwm.domain.session import SessionState
 from tests.adapters.vllm.fake_vllm import LARGE, MAX_MODEL_LEN, MODEL, SPECIAL, Behaviour, FakeVllm
-from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
+from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.slow
 

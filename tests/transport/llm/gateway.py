@@ -26,7 +26,7 @@ from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
-from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.access import EVERY
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.conversation import Capture, CapturePolicies
@@ -50,7 +50,7 @@ from cwm.services.turns.pass_through import PassThrough
 from cwm.services.turns.turns import Turns
 from cwm.settings import ABSENT, Engine
 from cwm.transport.http.body_limit import BodyLimit
-from cwm.transport.openai.routes import routes
+from cwm.transport.llm.routes import routes
 from tests.eventually import eventually
 
 TENANT = "acme"
@@ -170,7 +170,7 @@ async def gateway(
         )
         pass_through = PassThrough(
             engine=engine,
-            wire=OpenAiWire(),
+            wire=VllmWire(),
             admission=Admission(
                 engine=engine,
                 registry=registry,

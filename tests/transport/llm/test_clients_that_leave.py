@@ -10,7 +10,7 @@ import pytest
 
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
 from tests.eventually import eventually
-from tests.transport.openai.gateway import TENANT, Gateway
+from tests.transport.llm.gateway import TENANT, Gateway
 
 pytestmark = pytest.mark.slow
 

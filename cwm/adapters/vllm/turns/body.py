@@ -1,0 +1,124 @@
+"""A request body: parsed once, and sent to vLLM as it came, with our fields behind the last one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Self
+
+from cwm.adapters.vllm import wire
+from cwm.adapters.vllm.media import MediaRule
+from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.prefix import TokenIds
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True)
+class RequestBody:
+    """What requests of all protocols have in common.
+
+    ``served`` is the model's name in the engine, where the client uses another; ``capped`` how many tokens an answer may
+    have, where the client asked for more than the model takes.
+    """
+
+    fields: dict[str, Any]
+    raw: bytes
+    max_answer_bytes: int
+    media: MediaRule = field(default_factory=MediaRule)
+    prompts: RecentPrompts | None = None
+    served: str | None = None
+    capped: int | None = None
+
+    ANSWER_LIMITS: ClassVar[tuple[str, ...]] = ()
+    """The fields that say how many tokens the answer may have."""
+
+    @property
+    def model(self) -> str | None:
+        model = self.fields.get("model")
+        return model if isinstance(model, str) else None
+
+    @property
+    def streamed(self) -> bool:
+        return bool(self.fields.get("stream"))
+
+    def addressed_to(self, model: str, max_model_len: int) -> Self:
+        """VLLM refuses to generate more than ``max_model_len`` tokens; it takes care of the prompt's length itself."""
+        served = None if self.model in {None, model} else model
+        over = [name for name in self.ANSWER_LIMITS if _is_over(self.fields.get(name), max_model_len)]
+        return replace(self, served=served, capped=max_model_len if over else None)
+
+    def engine_headers(self, *, recorded: bool) -> Mapping[str, str]:  # noqa: ARG002 - others need it
+        return _NO_HEADERS
+
+    def _sent(self, cache_salt: str, weights: str, prompt: TokenIds | None, **ours: Any) -> bytes:
+        """The client's bytes with our fields after the last one.
+
+        A JSON parser keeps the last of equal names, so ours override the client's.
+        """
+        ours = {"cache_salt": cache_salt, **ours}
+        if weights or prompt is not None:
+            ours["kv_transfer_params"] = wire.transfer_params(weights, prompt)
+        if self.served is not None:
+            ours["model"] = self.served
+        if self.capped is not None:
+            ours |= {
+                name: self.capped
+                for name in self.ANSWER_LIMITS
+                if _is_over(self.fields.get(name), self.capped)
+            }
+        if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:
+            return json.dumps({**self.fields, **ours}).encode()
+        beginning = self.raw.rstrip(b" \t\r\n")[:-1]
+        comma = b"," if self.fields else b""
+        return beginning + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The fields of a request. CWM-1003 if it is no JSON object."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameterError(
+            f"The request body is not valid JSON: {_reason(error)}.", field="body"
+        ) from error
+    if not isinstance(fields, dict):
+        raise InvalidParameterError("The request body must be a JSON object.", field="body")
+    return fields
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list; none if it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def is_ids(prompt: list[Any]) -> bool:
+    """Whether a prompt consists of token ids."""
+    return bool(prompt) and isinstance(prompt[0], int)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a prompt or in messages' ``content``, ``text`` and ``reasoning``."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in () if is_ids(value) else value:
+            yield from strings(item)
+    elif isinstance(value, dict):
+        for name in ("content", "text", "reasoning"):
+            if (inner := value.get(name)) is not None:
+                yield from strings(inner)
+
+
+def _is_over(value: Any, limit: int) -> bool:
+    return isinstance(value, int) and value > limit
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "it is not Unicode text" if isinstance(error, UnicodeError) else "a number has too many digits"

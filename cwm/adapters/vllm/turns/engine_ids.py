@@ -1,0 +1,149 @@
+"""Answers of protocols that tell no token ids: deploy/engine/cwm_engine/turn_ids.py puts the ids in front, and they are taken out here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from pydantic_core import from_json
+
+from cwm.adapters.vllm.turns.openai_answer import EVENT_END, data_of, too_large
+from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
+from cwm.domain.prefix import TokenIds
+from cwm.ports.turn_wire import PromptUsage
+
+HEADERS: Final[Mapping[str, str]] = {"cwm-token-ids": "1"}
+_COMMENT: Final = b": cwm-token-ids "
+_IN_BODY: Final = re.compile(
+    rb'\{(?:"prompt_token_ids":(?:null|\[[\d,]*\]))?,?(?:"token_ids":(\[[\d,]*\]))?,?'
+)
+
+
+class AnswerReader(Protocol):
+    """What one protocol says in an answer.
+
+    ``take`` gets each event of a stream, or the object of a body, and returns what the client gets instead; None: the bytes as they are.
+    """
+
+    @property
+    def ended(self) -> bool: ...
+
+    def take(self, event: dict[str, Any]) -> dict[str, Any] | None: ...
+
+    def message(self) -> Mapping[str, Any] | None: ...
+
+    def usage(self) -> PromptUsage | None: ...
+
+    def total_tokens(self) -> int | None: ...
+
+
+class EngineIds:
+    """A :class:`cwm.ports.turn_wire.TurnAnswer` whose words ``reader`` understands."""
+
+    def __init__(
+        self,
+        reader: AnswerReader,
+        *,
+        streamed: bool,
+        max_bytes: int,
+        named: Callable[[bytes], bytes],
+        prompts: RecentPrompts | None = None,
+        session: str = "",
+    ) -> None:
+        self.begun = False
+        self._reader = reader
+        self._streamed = streamed
+        self._max_bytes = max_bytes
+        self._named = named
+        self._prompts = prompts or RecentPrompts()
+        self._session = session
+        self._prompt: list[int] | None = None
+        self._new: list[int] = []
+        self._pending: list[bytes] = []
+        self._size = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._streamed and self._reader.ended
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._pending.append(chunk)
+        if not self._streamed:
+            self._size += len(chunk)
+            if self._size > self._max_bytes:
+                raise too_large(self._max_bytes)
+            return b""
+        if b"\n" not in chunk and b"\r" not in chunk:
+            return b""
+        text = b"".join(self._pending)
+        events: list[bytes] = []
+        start = 0
+        for end in EVENT_END.finditer(text, max(0, len(text) - len(chunk) - 3)):
+            events.append(self._event(text[start : end.end()]))
+            start = end.end()
+        self._pending = [text[start:]]
+        return b"".join(events)
+
+    def finish(self) -> bytes:
+        rest = b"".join(self._pending)
+        self._pending.clear()
+        if not rest:
+            return b""
+        return self._event(rest) if self._streamed else self._body(rest)
+
+    def token_ids(self) -> TokenIds | None:
+        if self._prompt is None or not self._new:
+            return None
+        return (*self._prompt, *self._new)
+
+    def prompt_tokens(self) -> int:
+        return len(self._prompt or ())
+
+    def message(self) -> Mapping[str, Any] | None:
+        return self._reader.message()
+
+    def usage(self) -> PromptUsage | None:
+        return self._reader.usage()
+
+    def tokens(self) -> int:
+        total = self._reader.total_tokens()
+        return len(self._prompt or ()) + len(self._new) if total is None else total
+
+    def _event(self, event: bytes) -> bytes:
+        if event.startswith(_COMMENT):
+            prompt, rest = self._prompts.take(self._session, event)
+            self._take(prompt, from_json(rest[len(_COMMENT) :]).get("token_ids"))
+            return b""
+        data = data_of(event)
+        if not data.startswith(b"{"):
+            return event
+        return self._renamed(event, data)
+
+    def _body(self, content: bytes) -> bytes:
+        prompt, rest = self._prompts.take(self._session, content)
+        beginning = _IN_BODY.match(rest) if prompt is not None else None
+        if beginning is not None:
+            self._take(prompt, from_json(beginning[1]) if beginning[1] else None)
+            rest = b"{" + rest[beginning.end() :]
+        return self._renamed(rest, rest)
+
+    def _renamed(self, content: bytes, data: bytes) -> bytes:
+        """The bytes of an event or a body as the client gets them."""
+        try:
+            value = json.loads(data)
+        except ValueError:
+            return content
+        changed = self._reader.take(value) if isinstance(value, dict) else None
+        if changed is not None:
+            text = json.dumps(changed, separators=(",", ":"), ensure_ascii=False).encode()
+            content = content.replace(data, text)
+        return self._named(content)
+
+    def _take(self, prompt: list[int] | None, new: list[int] | None) -> None:
+        if prompt is not None:
+            self._prompt, self._new = prompt, []
+        if new:
+            self._new.extend(new)
+            self.begun = True

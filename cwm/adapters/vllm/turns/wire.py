@@ -1,0 +1,103 @@
+"""Reads requests of every protocol that vLLM serves, and refuses what is not a caller's to set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from cwm.adapters.vllm.media import MediaRule
+from cwm.adapters.vllm.turns import request_fields
+from cwm.adapters.vllm.turns.body import json_object
+from cwm.adapters.vllm.turns.openai import CHAT, COMPLETION, OpenAiRequest
+from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
+from cwm.domain.constraints import SchemaLimits
+from cwm.domain.errors import InvalidParameterError
+
+_OURS: Final = ("cache_salt", "kv_transfer_params")
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+# vLLM also reads these fields from here, without a check: it answers 500 if ``kv_transfer_params`` is not an object.
+_UNCHECKED: Final = "vllm_xargs"
+_PASSED: Final = "CWM_PASSED_FIELDS"
+# Fields of vLLM by which a caller would order other requests, or reach extensions without a check.
+_GUARDED: Final = frozenset({"priority", "ec_transfer_params", _UNCHECKED})
+_ROUTING_HEADERS: Final = ("x-data-parallel-", "x-vllm-")
+# Fields of OpenAI that its clients send and vLLM ignores without a change of the answer.
+_IGNORED: Final = frozenset(
+    {
+        "metadata",
+        "modalities",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Protocol:
+    """The fields that a request may have, and what reads it."""
+
+    known: frozenset[str]
+    request: Callable[..., OpenAiRequest]
+
+
+_PROTOCOLS: Final[Mapping[str, _Protocol]] = {
+    "/v1/chat/completions": _Protocol(request_fields.CHAT | _IGNORED, partial(OpenAiRequest, operation=CHAT)),
+    "/v1/completions": _Protocol(
+        request_fields.COMPLETIONS | _IGNORED, partial(OpenAiRequest, operation=COMPLETION)
+    ),
+}
+_NONE: Final = _Protocol(frozenset(), OpenAiRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class VllmWire:
+    """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM. ``max_answer_bytes``: of an answer in one piece whose ids are read."""
+
+    max_answer_bytes: int = 32 * 1024 * 1024
+    schemas: SchemaLimits = field(default_factory=SchemaLimits)
+    sequences: int = 64
+    media: MediaRule = field(default_factory=MediaRule)
+    passed: frozenset[str] = frozenset()
+    prompts: RecentPrompts = field(default_factory=RecentPrompts)
+
+    @property
+    def guarded(self) -> frozenset[str]:
+        """Fields of vLLM that are refused."""
+        return _GUARDED - self.passed
+
+    def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> OpenAiRequest:
+        fields, protocol = json_object(body), _PROTOCOLS.get(path.partition("?")[0], _NONE)
+        unchecked = fields.get(_UNCHECKED)
+        for name in _OURS:
+            if name in fields or (isinstance(unchecked, dict) and name in unchecked):
+                raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
+        self._require_known(fields, protocol.known, headers)
+        request = protocol.request(fields, body, self.max_answer_bytes, self.media, self.prompts)
+        request.require_constraints(self.schemas)
+        request.require_sequences(self.sequences)
+        return request
+
+    def _require_known(
+        self, fields: Mapping[str, Any], known: frozenset[str], headers: Mapping[str, str]
+    ) -> None:
+        """Nothing that a caller sends is dropped, and nothing passes that the gateway does not know."""
+        known = (known - self.guarded) | self.passed
+        refused = sorted(fields.keys() - known)
+        refused += [name for name in headers if name.startswith(_ROUTING_HEADERS) and name not in self.passed]
+        if refused:
+            name = refused[0]
+            why = "is for the operator to set" if name in _GUARDED or name in headers else "is not known"
+            raise InvalidParameterError(
+                f"'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",
+                field=name[:128],
+                setting=_PASSED,
+            )

@@ -1,0 +1,46 @@
+"""An endpoint of the LLM face: one method of one path, with errors in the format of the path's API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from starlette.types import Receive, Scope, Send
+
+from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.transport.http.correlation import ARRIVAL
+from cwm.transport.http.envelope import ClientLeftError, send_error
+
+Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    method: str
+    serve: Serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if scope["method"] != self.method:
+            refusal = InvalidParameterError(
+                f"{path} accepts {self.method} only.", method=scope["method"], allowed=self.method
+            )
+            await send_error(send, path, refusal, 405, [(b"allow", self.method.encode())])
+            return
+        try:
+            await self.serve(scope, receive, send)
+        except CwmError as error:
+            if (arrival := scope.get(ARRIVAL)) is not None:
+                arrival.error = error.code
+            await send_error(send, path, error)
+        except ClientLeftError:
+            return
+
+
+class Unknown:
+    """Refuses a path of the API that CWM does not serve."""
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        await send_error(send, path, InvalidParameterError(f"{path} is not served here."), 404)

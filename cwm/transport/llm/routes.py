@@ -1,0 +1,34 @@
+"""The LLM face: forwards requests to the engine and returns its answers unchanged."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from cwm.ports.identity import Identity
+from cwm.services.turns.pass_through import PassThrough
+from cwm.transport.llm.endpoint import Endpoint, Serve, Unknown
+from cwm.transport.llm.models import ModelsEndpoint
+from cwm.transport.llm.turns import TurnEndpoint
+
+
+def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
+    """Completions, chat completions and models under ``/v1``, with or without a slash at the end.
+
+    The last route refuses all other paths.
+    """
+    turn, models = TurnEndpoint(pass_through, identity), ModelsEndpoint(pass_through, identity)
+    endpoints: tuple[tuple[str, str, Serve], ...] = (
+        ("POST", "/v1/chat/completions", turn),
+        ("POST", "/v1/completions", turn),
+        ("GET", "/v1/models", models),
+    )
+    return [
+        # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
+        *(
+            Route(path + end, Endpoint(method, serve))
+            for method, path, serve in endpoints
+            for end in ("", "/")
+        ),
+        Route("/v1/models/{model:path}", Endpoint("GET", models)),
+        Route("/v1/{rest:path}", Unknown()),
+    ]
