@@ -71,11 +71,18 @@ def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
         continued = turn.continues and parent is not None and not parent.main
         candidate = turn.main or (continued and turn.profile == current.profile)
         if candidate and turn.state is TurnState.ENDED and turn.id not in path:
-            common = next((ancestor for ancestor in _path(turn, by_id) if ancestor in path), None)
-            begun = [ancestor.number for ancestor in path.values() if ancestor.parent == common]
-            if begun and turn.number > begun[0]:
+            own = _path(turn, by_id)
+            common = next((ancestor for ancestor in own if ancestor in path), None)
+            begun = next((ancestor for ancestor in path.values() if ancestor.parent == common), None)
+            beginning = next(ancestor for ancestor in own.values() if ancestor.parent == common)
+            if begun is not None and turn.number > begun.number and not _is_repeat(beginning, begun):
                 return turn
     return None
+
+
+def _is_repeat(turn: Turn, other: Turn) -> bool:
+    """Whether a client asked the same again: it goes on with one of the answers."""
+    return turn.prompt_digest == other.prompt_digest != ""
 
 
 def _path(turn: Turn, by_id: dict[str, Turn]) -> dict[str, Turn]:

@@ -119,3 +119,14 @@ def test_what_was_edited_retried_or_compacted_leaves_no_doubt() -> None:
     assert rival(turns, goes_on) is None
     assert rival(turns[:3], edit) is None
     assert rival([first], first) is None
+
+
+def test_a_repeated_request_is_no_second_conversation_whichever_answer_is_gone_on_with() -> None:
+    first = a_turn(1, main=True)
+    asked = a_turn(2, main=True, parent="t1", prompt_digest="the same")
+    again = a_turn(3, main=True, parent="t1", prompt_digest="the same")
+    more = a_turn(4, main=True, parent="t3", prompt_digest="of the second answer")
+    goes_on = a_turn(5, main=True, parent="t2", prompt_digest="of the first answer")
+    turns = [first, asked, again, more, goes_on]
+    assert rival(turns, goes_on) is None
+    assert rival([*turns[:2], replace(again, prompt_digest="another"), more, goes_on], goes_on) == more

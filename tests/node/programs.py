@@ -152,9 +152,8 @@ class Programs:
                 await _stop(process)
 
 
-def installed() -> Programs:
+def installed(wanted: Path = _HERE / "package.json") -> Programs:
     """Install what package.json pins, once for as long as it says the same; RuntimeError tells why not."""
-    wanted = _HERE / "package.json"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cwm-tests"
     folder = cache / f"node-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:16]}"
     cache.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import pytest
 from cwm import shipped
 from cwm.stack.environment import Pins, prepare_environment
 from tests.live.conftest import LiveGateway, served
-from tests.live.engine import LiveEngine, engine_home, running
+from tests.live.engine import LiveEngine, engine_home
 from tests.live.talk import Talk, talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
@@ -41,12 +41,6 @@ TOOL = {
     },
 }
 FORCED: Any = {"type": "function", "function": {"name": "open_door"}}
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
-    with running(tmp_path_factory.mktemp("smollm2"), "smollm2-135m") as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,218 @@
+"""Coding agents as programs: how each is configured, starts a conversation and goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.live.agents.proxy import Tool
+from tests.node import programs as node
+
+HERE: Final = Path(__file__).parent
+NOTES: Final = "notes.txt"
+NOTE: Final = "The code of the door is 4711."
+_RUN_SECONDS: Final = 240
+_INSTALL_SECONDS: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program runs: a home of its own, a folder to work in, and the model that it is to use."""
+
+    home: Path
+    work: Path
+    url: str
+    model: str
+
+    @property
+    def notes(self) -> str:
+        return str(self.work / NOTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """``begin`` and ``resume`` are its command lines without the prompt, which comes last.
+
+    ``tool`` is one that it has, called so that it reads the notes. ``prepare`` writes its configuration.
+    """
+
+    name: str
+    begin: Callable[[Place], Sequence[str]]
+    resume: Callable[[Place], Sequence[str]]
+    prepare: Callable[[Place], None]
+    tool: Callable[[Place], Tool] | None
+    variables: Callable[[Place], Mapping[str, str]] = field(default=lambda _: {})
+
+    async def says(self, place: Place, prompt: str, *, resumed: bool) -> str:
+        """Run it once. Returns what it printed; AssertionError if it failed."""
+        line = [*(self.resume if resumed else self.begin)(place), prompt]
+        variables = {
+            "HOME": str(place.home),
+            "PWD": str(place.work),
+            **{
+                f"XDG_{each}_HOME": str(place.home / each.lower())
+                for each in ("DATA", "CONFIG", "CACHE", "STATE")
+            },
+            **self.variables(place),
+        }
+        process = await asyncio.create_subprocess_exec(
+            *line,
+            cwd=place.work,
+            env=node.environment(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(_RUN_SECONDS):
+                printed, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        text = printed.decode(errors="replace")
+        assert process.returncode == 0, f"{self.name} ended with {process.returncode}: {text[-2000:]}"
+        return text
+
+
+def place(folder: Path, url: str, model: str) -> Place:
+    home, work = folder / "home", folder / "work"
+    home.mkdir(parents=True)
+    work.mkdir()
+    (work / NOTES).write_text(f"{NOTE}\n")
+    subprocess.run(["git", "init", "--quiet", str(work)], check=True)
+    return Place(home, work, url, model)
+
+
+def _node(package: str, *arguments: str) -> list[str]:
+    """A program of package.json; some bring a binary in place of a script."""
+    return [str(node.installed(HERE / "package.json").folder / "node_modules" / package), *arguments]
+
+
+def _script(program: str, *arguments: str) -> list[str]:
+    return [*node.installed(HERE / "package.json").line(program, *arguments)]
+
+
+def _opencode(*more: str) -> Callable[[Place], Sequence[str]]:
+    return lambda _: _node("opencode-linux-x64/bin/opencode", "run", *more)
+
+
+def _prepare_opencode(place: Place) -> None:
+    models = {place.model: {"limit": {"context": 8192, "output": 64}}}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "CWM",
+        "options": {"baseURL": f"{place.url}/v1", "apiKey": "none"},
+        "models": models,
+    }
+    settings = {
+        "model": f"cwm/{place.model}",
+        "autoupdate": False,
+        "share": "disabled",
+        "provider": {"cwm": provider},
+    }
+    (place.work / "opencode.json").write_text(json.dumps(settings))
+
+
+_QWEN: Final = (
+    "--auth-type", "openai", "--bare", "--approval-mode", "yolo", "--chat-recording", "--core-tools", "read_file",
+    "--system-prompt", "Be brief.",
+)  # fmt: skip
+
+
+def _qwen(*more: str) -> Callable[[Place], Sequence[str]]:
+    return lambda _: _script("qwen", *_QWEN, *more, "-p")
+
+
+def _continue(*more: str) -> Callable[[Place], Sequence[str]]:
+    return lambda place: _script("cn", "--config", str(place.home / "config.yaml"), "--auto", *more, "-p")
+
+
+def _prepare_continue(place: Place) -> None:
+    (place.home / "config.yaml").write_text(
+        "name: tests\nversion: 0.0.1\nschema: v1\nmodels:\n  - name: CWM\n    provider: openai\n"
+        f"    model: {place.model}\n    apiBase: {place.url}/v1\n    apiKey: none\n    roles: [chat]\n"
+        "    capabilities: [tool_use]\n"
+    )
+
+
+def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
+    return lambda place: [
+        sys.executable, "-m", "aider", "--model", f"openai/{place.model}", "--yes-always", "--no-auto-commits",
+        "--no-check-update", "--no-show-model-warnings", "--no-analytics", "--no-stream", "--no-gitignore",
+        "--map-tokens", "0", *more, "--message",
+    ]  # fmt: skip
+
+
+AGENTS: Final = (
+    Agent(
+        "opencode",
+        _opencode(),
+        _opencode("--continue"),
+        _prepare_opencode,
+        lambda place: Tool("read", {"filePath": place.notes}),
+    ),
+    Agent(
+        "qwen-code",
+        _qwen(),
+        _qwen("--continue"),
+        lambda _: None,
+        lambda place: Tool("read_file", {"file_path": place.notes}),
+        lambda place: {
+            "OPENAI_API_KEY": "none",
+            "OPENAI_BASE_URL": f"{place.url}/v1",
+            "OPENAI_MODEL": place.model,
+        },
+    ),
+    Agent(
+        "continue",
+        _continue(),
+        _continue("--resume"),
+        _prepare_continue,
+        lambda place: Tool("Read", {"filepath": place.notes}),
+    ),
+    Agent(
+        "aider",
+        _aider(),
+        _aider("--restore-chat-history"),
+        lambda _: None,
+        None,
+        lambda place: {
+            "OPENAI_API_KEY": "none",
+            "OPENAI_API_BASE": f"{place.url}/v1",
+            "PYTHONPATH": str(from_pypi("aider.txt")),
+        },
+    ),
+)
+
+
+def from_pypi(pins: str) -> Path:
+    """The folder that holds what a file of this folder pins; installed once for as long as that says the same."""
+    wanted = HERE / pins
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cwm-tests"
+    folder = cache / f"pypi-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:16]}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
+                begun = Path(unfinished) / folder.name
+                subprocess.run(
+                    [sys.executable, "-m", "pip", "install", "--quiet", "--target", begun, "-r", wanted],
+                    check=True,
+                    # pip warns of what is beside it, which a folder of its own has nothing to do with.
+                    stderr=subprocess.PIPE,
+                    timeout=_INSTALL_SECONDS,
+                )
+                begun.rename(folder)
+    return folder

@@ -1,0 +1,146 @@
+"""What stands between an agent program and the gateway: it bounds answers, has one tool called, and keeps what passed.
+
+A model of 135M parameters calls no tool by itself and does not stop. So the answer of every request is cut, and one request gets a
+``tool_choice``; the tool's parameters are narrowed in all of them, so that the agent looks the same in each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx2
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+ANSWER_TOKENS: Final = 24
+CALL_TOKENS: Final = 160
+_NOT_PASSED: Final = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool of the program, and what it is called with."""
+
+    name: str
+    arguments: Mapping[str, str]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {
+                name: {"type": "string", "enum": [value]} for name, value in self.arguments.items()
+            },
+            "required": list(self.arguments),
+            "additionalProperties": False,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A request to a model, and the head of its answer."""
+
+    path: str
+    body: dict[str, Any]
+    status: int
+    headers: Mapping[str, str]
+
+    @property
+    def session(self) -> str | None:
+        return self.headers.get("cwm-session-id")
+
+    @property
+    def turn(self) -> str | None:
+        return self.headers.get("cwm-turn")
+
+    @property
+    def has_tools(self) -> bool:
+        return bool(self.body.get("tools"))
+
+
+@dataclass(slots=True)
+class Proxy:
+    """``target`` is the gateway, which may move. ``tool`` is called by the next request that has it, if ``calls``."""
+
+    target: str
+    url: str = ""
+    tool: Tool | None = None
+    calls: bool = False
+    passed: list[Passed] = field(default_factory=list)
+
+    async def serve(self, request: Request) -> Response:
+        body = await request.body()
+        fields: dict[str, Any] | None = None
+        if request.method == "POST" and request.url.path.startswith("/v1/"):
+            fields = self._bounded(request.url.path, json.loads(body))
+            body = json.dumps(fields).encode()
+        http = httpx2.AsyncClient(timeout=300, trust_env=False)
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        outgoing = http.build_request(
+            request.method,
+            f"{self.target}{path}",
+            content=body,
+            headers={name: value for name, value in request.headers.items() if name not in _NOT_PASSED},
+        )
+        answer = await http.send(outgoing, stream=True)
+        if fields is not None:
+            self.passed.append(Passed(request.url.path, fields, answer.status_code, dict(answer.headers)))
+
+        async def chunks() -> AsyncIterator[bytes]:
+            try:
+                async for chunk in answer.aiter_raw():
+                    yield chunk
+            finally:
+                await answer.aclose()
+                await http.aclose()
+
+        headers = {name: value for name, value in answer.headers.items() if name not in _NOT_PASSED}
+        return StreamingResponse(chunks(), answer.status_code, headers)
+
+    def _bounded(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+        tool, limit = self.tool, ANSWER_TOKENS
+        definitions = [each.get("function", each) for each in fields.get("tools") or ()]
+        own = [each for each in definitions if tool is not None and each.get("name") == tool.name]
+        for definition in own:
+            assert tool is not None
+            definition["input_schema" if path == "/v1/messages" else "parameters"] = tool.schema
+            definition["strict"] = True
+        if own and self.calls:
+            assert tool is not None
+            self.calls, limit = False, CALL_TOKENS
+            named: dict[str, Any] = {"type": "function", "name": tool.name}
+            if path == "/v1/messages":
+                named = {"type": "tool", "name": tool.name}
+            elif path == "/v1/chat/completions":
+                named = {"type": "function", "function": {"name": tool.name}}
+            fields["tool_choice"] = named
+        names = {"/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}
+        fields.pop("max_completion_tokens", None)
+        return {**fields, names.get(path, "max_tokens"): limit}
+
+
+@asynccontextmanager
+async def proxied(gateway_url: str) -> AsyncIterator[Proxy]:
+    proxy = Proxy(gateway_url)
+    app = Starlette(routes=[Route("/{rest:path}", proxy.serve, methods=["GET", "POST", "DELETE", "HEAD"])])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        proxy.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            yield proxy
+        finally:
+            server.should_exit = True
+            await serving
