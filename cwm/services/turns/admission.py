@@ -116,6 +116,12 @@ class Admission:
         messages = await aside(len(incoming.body), request.messages)
         return await self.conversations.by_content(principal, messages, identity.model, again=incoming.again)
 
+    async def counted(self, request: TurnRequest) -> Outbound:
+        """A request that generates nothing and uses no KV."""
+        if (identity := await self._served(request.model)) is not None:
+            request = request.addressed_to(identity.model, identity.max_model_len)
+        return Outbound(request, request.body("", weights="", recorded=False))
+
     async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:
         identity = await self._served(request.model)
         if identity is None:

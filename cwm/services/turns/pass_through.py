@@ -109,6 +109,17 @@ class PassThrough:
                 )
             return await self._start(incoming, outbound, scope.pop_all(), principal)
 
+    async def count(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
+        """Forward a request that counts a prompt's tokens. It costs no tokens. CWM-1003, 5001, 5002; 7001 and 7002 over a limit."""
+        with ExitStack() as scope:
+            request, cost = self._read(incoming)
+            scope.callback(await self.limits.admit(principal, None, cost=cost))
+            if isinstance(request, CwmError):
+                raise request
+            await request.require_media()
+            outbound = await self.admission.counted(request)
+            return await self._start(incoming, outbound, scope.pop_all())
+
     async def relay(self, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that needs no session and no salt."""
         outbound = Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body)

@@ -25,11 +25,14 @@ _JSON: Final = (b"content-type", b"application/json")
 _OPEN: Final = frozenset({"/healthz", "/openapi.json", METADATA_PATH, METADATA_PATH + MCP_PATH})
 _FOR_STRANGERS_TOO: Final = frozenset({"/readyz"})
 _METRICS: Final = "/metrics"
+_API_KEY: Final = "x-api-key"
 _NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {
     "/reconcile": frozenset({AccessScope.ADMIN}),
     _METRICS: frozenset({AccessScope.ADMIN}),
     "/v1/chat/completions": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/completions": frozenset({AccessScope.SESSIONS_WRITE}),
+    "/v1/messages": frozenset({AccessScope.SESSIONS_WRITE}),
+    "/v1/messages/count_tokens": frozenset({AccessScope.SESSIONS_WRITE}),
 }
 
 
@@ -58,7 +61,7 @@ class Authentication:
             return
         principal: Principal | None = None
         try:
-            principal = await self.identity.authenticate(headers_of(scope))
+            principal = await self.identity.authenticate(_credentials(headers_of(scope), path))
             _require(principal, path)
         except CwmError as refused:
             if principal is None and path in _FOR_STRANGERS_TOO:
@@ -85,8 +88,18 @@ class Authentication:
         await send_whole(send, status, headers, _body(path, refused))
 
 
+def _credentials(headers: dict[str, str], path: str) -> dict[str, str]:
+    """The headers, with the key of Anthropic's clients as a bearer token where there is none.
+
+    The SDK sends the key of its environment, which may be for Anthropic, beside the token that it was started with.
+    """
+    key = headers.get(_API_KEY) if path.startswith("/v1/") else None
+    return headers if key is None else {"authorization": f"Bearer {key}", **headers}
+
+
 def _require(principal: Principal, path: str) -> None:
-    principal.require(_NEEDED.get(path, NOTHING))
+    # The LLM face serves its paths with a slash at the end, too.
+    principal.require(_NEEDED.get(path.rstrip("/"), NOTHING))
     if path == MCP_PATH and not principal.scopes:
         raise InsufficientScopeError(
             "The caller has none of this gateway's scopes.",

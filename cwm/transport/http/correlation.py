@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from cwm.ports.tracing import Carrier, Span, Tracer
+from cwm.transport.http.errors import is_anthropic
 
 ARRIVAL: Final = "cwm.arrival"
 """Key in the ASGI scope of the request's ``Arrival``. Absent when the request is not traced."""
@@ -53,7 +54,10 @@ class Correlated:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        with bound_contextvars(request_id=_request_id(scope)):
+        request_id = _request_id(scope)
+        if is_anthropic(scope["path"]):
+            send = _named(send, request_id)
+        with bound_contextvars(request_id=request_id):
             if not self.tracer.on or scope["path"] in _PROBES:
                 await self.app(scope, receive, send)
             elif scope["path"] == self.messages_at:
@@ -92,6 +96,17 @@ class _Answered:
         if message["type"] == "http.response.start":
             self.status = message["status"]
         await self._send(message)
+
+
+def _named(send: Send, request_id: str) -> Send:
+    """A ``send`` that tells Anthropic's clients the request's id, which their errors show."""
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"request-id", request_id.encode())]}
+        await send(message)
+
+    return named
 
 
 def _request_id(scope: Scope) -> str:

@@ -96,4 +96,5 @@ async def send_error(
 ) -> None:
     """Send a coded error in the format of the path's API; ``status`` overrides the one of the error's kind."""
     out = [_JSON, *error_headers(error), *headers]
-    await send_whole(send, status or status_of(error, path), out, error_body(error, path), more=more)
+    status = status or status_of(error, path)
+    await send_whole(send, status, out, error_body(error, path, status), more=more)

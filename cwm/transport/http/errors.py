@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from structlog.contextvars import get_contextvars
+
 from cwm.domain.errors import CwmError, ErrorKind, LimitError
 
 STATUS: Final[dict[ErrorKind, int]] = {
@@ -37,21 +39,25 @@ _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.UNAVAILABLE: "overloaded_error",
     ErrorKind.TIMEOUT: "timeout_error",
 }
+# Statuses that say more than the kind of an error.
+_ANTHROPIC_STATUS_TYPES: Final = {404: "not_found_error", 413: "request_too_large"}
 _OVERLOADED: Final = 529
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
-def error_body(error: CwmError, path: str = "") -> bytes:
+def error_body(error: CwmError, path: str = "", status: int | None = None) -> bytes:
     """OpenAI: ``{"error": {message, type, param, code, retryable, context}}``; ``param`` names a field or is null.
 
-    Anthropic: ``{"type": "error", "error": {type, message, code, retryable, context}}``.
+    Anthropic: ``{"type": "error", "error": {type, message, code, retryable, context}, "request_id"}``.
     For an exceeded limit, ``retry_after_seconds`` is added beside ``error``.
     """
     coded = {"code": error.code, "retryable": error.retryable, "context": error.context}
     body: dict[str, Any]
     if is_anthropic(path):
-        kind = _ANTHROPIC_TYPES.get(error.kind, "api_error")
+        kind = _ANTHROPIC_STATUS_TYPES.get(status or 0) or _ANTHROPIC_TYPES.get(error.kind, "api_error")
         body = {"type": "error", "error": {"type": kind, "message": error.message, **coded}}
+        if (request_id := get_contextvars().get("request_id")) is not None:
+            body["request_id"] = request_id
     else:
         kind, param = _TYPES.get(error.kind, "server_error"), error.context.get("field")
         body = {"error": {"message": error.message, "type": kind, "param": param, **coded}}

@@ -32,9 +32,12 @@ SECURITY_HEADERS: Final = {
 """Default headers of every response: it contains nothing that a browser should render, frame, sniff or cache."""
 
 _METHODS: Final = ("GET", "POST", "DELETE", "OPTIONS")
-# Headers that browser clients of MCP and of OpenAI's API send.
+# Headers that browser clients of MCP and of the APIs of OpenAI and Anthropic send.
 _ALLOWED_HEADERS: Final = (
     "accept",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
     "authorization",
     "content-type",
     "last-event-id",
@@ -45,6 +48,7 @@ _ALLOWED_HEADERS: Final = (
     "cwm-session-id",
     "traceparent",
     "tracestate",
+    "x-api-key",
 )
 _EXPOSED_HEADERS: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
 _RAW_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())

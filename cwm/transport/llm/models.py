@@ -1,10 +1,11 @@
-"""Models: the engine's list, with a copy of a model for each of its other names."""
+"""Models: the engine's list, with a copy of a model for each of its other names; in Anthropic's shape for its clients."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -15,6 +16,9 @@ from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import PassThrough
 from cwm.transport.http.envelope import forwarded, headers_of, returned, send_whole, target_of
 from cwm.transport.http.request_keys import PRINCIPAL
+
+# Anthropic's clients send it with every request.
+_VERSION: Final = "anthropic-version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,12 @@ class ModelsEndpoint:
         answered = await self.pass_through.relay(request)
         content = b"".join([chunk async for chunk in answered.chunks()])
         status, model_id = answered.status, scope.get("path_params", {}).get("model")
+        of_anthropic = _VERSION in headers
         if status == 200 and model_id is not None:
-            status, content = _one_model(content, model_id, self.pass_through.aliases)
+            status, content = _one_model(content, model_id, self.pass_through.aliases, of_anthropic)
         elif status == 200:
             content = _with_aliases(content, self.pass_through.aliases)
+            content = _anthropic_list(content) if of_anthropic else content
         await send_whole(send, status, returned(answered.headers), content)
 
 
@@ -46,10 +52,36 @@ def _with_aliases(model_list: bytes, aliases: ModelAliases) -> bytes:
     return json.dumps({**json.loads(model_list), "data": listed}, separators=(",", ":")).encode()
 
 
-def _one_model(model_list: bytes, model_id: str, aliases: ModelAliases) -> tuple[int, bytes]:
+def _anthropic_list(model_list: bytes) -> bytes:
+    """The whole list is one page."""
+    models = [_anthropic_model(model) for model in _models_of(model_list).values()]
+    ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
+    page = {"data": models, "has_more": False, "first_id": None, "last_id": None, **ends}
+    return json.dumps(page, separators=(",", ":")).encode()
+
+
+def _anthropic_model(model: dict[str, Any]) -> dict[str, Any]:
+    created = datetime.fromtimestamp(model.get("created") or 0, UTC)
+    return {
+        "type": "model",
+        "id": model["id"],
+        "display_name": model["id"],
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": model.get("max_model_len"),
+        "max_tokens": model.get("max_model_len"),
+    }
+
+
+def _one_model(
+    model_list: bytes, model_id: str, aliases: ModelAliases, of_anthropic: bool
+) -> tuple[int, bytes]:
     """Pick one model out of the list, because vLLM has no endpoint for a single model."""
     models = _models_of(model_list)
     name = aliases.served(model_id, models)
+    if name is None and of_anthropic:
+        missing = {"type": "not_found_error", "message": f"model: {model_id}"}
+        return 404, json.dumps({"type": "error", "error": missing}, separators=(",", ":")).encode()
     if name is None:
         error = {
             "message": f"The model `{model_id}` does not exist.",
@@ -58,7 +90,9 @@ def _one_model(model_list: bytes, model_id: str, aliases: ModelAliases) -> tuple
             "code": 404,
         }
         return 404, json.dumps({"error": error}).encode()
-    return 200, json.dumps({**models[name], "id": model_id}, separators=(",", ":")).encode()
+    model = {**models[name], "id": model_id}
+    shape = _anthropic_model(model) if of_anthropic else model
+    return 200, json.dumps(shape, separators=(",", ":")).encode()
 
 
 def _models_of(model_list: bytes) -> dict[str, dict[str, Any]]:

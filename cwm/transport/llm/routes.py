@@ -6,13 +6,14 @@ from starlette.routing import Route
 
 from cwm.ports.identity import Identity
 from cwm.services.turns.pass_through import PassThrough
+from cwm.transport.llm.count_tokens import CountEndpoint
 from cwm.transport.llm.endpoint import Endpoint, Serve, Unknown
 from cwm.transport.llm.models import ModelsEndpoint
 from cwm.transport.llm.turns import TurnEndpoint
 
 
 def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
-    """Completions, chat completions and models under ``/v1``, with or without a slash at the end.
+    """Completions, chat completions, messages and models under ``/v1``, with or without a slash at the end.
 
     The last route refuses all other paths.
     """
@@ -20,6 +21,8 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
         ("POST", "/v1/completions", turn),
+        ("POST", "/v1/messages", turn),
+        ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through, identity)),
         ("GET", "/v1/models", models),
     )
     return [

@@ -6,10 +6,15 @@
 from __future__ import annotations
 
 import vllm
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-_MODELS = {"CHAT": ChatCompletionRequest, "COMPLETIONS": CompletionRequest}
+_MODELS = {
+    "CHAT": ChatCompletionRequest,
+    "COMPLETIONS": CompletionRequest,
+    "MESSAGES": AnthropicMessagesRequest,
+}
 
 
 def page() -> str:

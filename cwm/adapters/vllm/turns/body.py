@@ -69,6 +69,10 @@ class RequestBody:
                 for name in self.ANSWER_LIMITS
                 if _is_over(self.fields.get(name), self.capped)
             }
+        return self._spliced(ours)
+
+    def _spliced(self, ours: dict[str, Any]) -> bytes:
+        """The client's bytes with ``ours`` after the last field."""
         if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:
             return json.dumps({**self.fields, **ours}).encode()
         beginning = self.raw.rstrip(b" \t\r\n")[:-1]

@@ -16,6 +16,7 @@ from cwm.ports.turn_wire import PromptUsage
 
 HEADERS: Final[Mapping[str, str]] = {"cwm-token-ids": "1"}
 _COMMENT: Final = b": cwm-token-ids "
+_AT_BEGINNING: Final = b'{"prompt_token_ids":'
 _IN_BODY: Final = re.compile(
     rb'\{(?:"prompt_token_ids":(?:null|\[[\d,]*\]))?,?(?:"token_ids":(\[[\d,]*\]))?,?'
 )
@@ -119,10 +120,14 @@ class EngineIds:
         data = data_of(event)
         if not data.startswith(b"{"):
             return event
+        # Without ids an event is all that says it.
+        self.begun = self.begun or self._prompt is None
         return self._renamed(event, data)
 
     def _body(self, content: bytes) -> bytes:
-        prompt, rest = self._prompts.take(self._session, content)
+        # Behind the beginning a model may write the same.
+        told = content.startswith(_AT_BEGINNING)
+        prompt, rest = self._prompts.take(self._session, content) if told else (None, content)
         beginning = _IN_BODY.match(rest) if prompt is not None else None
         if beginning is not None:
             self._take(prompt, from_json(beginning[1]) if beginning[1] else None)

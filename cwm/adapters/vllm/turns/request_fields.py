@@ -136,3 +136,30 @@ COMPLETIONS: Final = frozenset(
         "watermarking",
     }
 )
+
+MESSAGES: Final = frozenset(
+    {
+        "cache_salt",
+        "chat_template_kwargs",
+        "ec_transfer_params",
+        "kv_transfer_params",
+        "max_tokens",
+        "messages",
+        "metadata",
+        "mm_payload",
+        "model",
+        "output_config",
+        "return_mm_kwargs",
+        "stop_sequences",
+        "stream",
+        "system",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_p",
+        "vllm_xargs",
+        "watermarking",
+    }
+)

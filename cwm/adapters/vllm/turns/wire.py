@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns import request_fields
 from cwm.adapters.vllm.turns.body import json_object
+from cwm.adapters.vllm.turns.messages import UNHEEDED, UNSERVED, CountRequest, MessagesRequest
 from cwm.adapters.vllm.turns.openai import CHAT, COMPLETION, OpenAiRequest
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
 from cwm.domain.constraints import SchemaLimits
@@ -41,19 +42,28 @@ _IGNORED: Final = frozenset(
 )
 
 
+_Request: TypeAlias = OpenAiRequest | MessagesRequest
+
+
 @dataclass(frozen=True, slots=True)
 class _Protocol:
-    """The fields that a request may have, and what reads it."""
+    """The fields that a request may have, and what reads it. ``unknown``: how its API words that a field is not known."""
 
     known: frozenset[str]
-    request: Callable[..., OpenAiRequest]
+    request: Callable[..., _Request]
+    unknown: str = ""
 
 
+_MESSAGES: Final = _Protocol(
+    request_fields.MESSAGES | UNHEEDED | UNSERVED, MessagesRequest, "{name}: Extra inputs are not permitted. "
+)
 _PROTOCOLS: Final[Mapping[str, _Protocol]] = {
     "/v1/chat/completions": _Protocol(request_fields.CHAT | _IGNORED, partial(OpenAiRequest, operation=CHAT)),
     "/v1/completions": _Protocol(
         request_fields.COMPLETIONS | _IGNORED, partial(OpenAiRequest, operation=COMPLETION)
     ),
+    "/v1/messages": _MESSAGES,
+    "/v1/messages/count_tokens": replace(_MESSAGES, request=CountRequest),
 }
 _NONE: Final = _Protocol(frozenset(), OpenAiRequest)
 
@@ -74,30 +84,30 @@ class VllmWire:
         """Fields of vLLM that are refused."""
         return _GUARDED - self.passed
 
-    def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> OpenAiRequest:
+    def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> _Request:
         fields, protocol = json_object(body), _PROTOCOLS.get(path.partition("?")[0], _NONE)
         unchecked = fields.get(_UNCHECKED)
         for name in _OURS:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
-        self._require_known(fields, protocol.known, headers)
+        self._require_known(fields, protocol, headers)
         request = protocol.request(fields, body, self.max_answer_bytes, self.media, self.prompts)
         request.require_constraints(self.schemas)
         request.require_sequences(self.sequences)
         return request
 
     def _require_known(
-        self, fields: Mapping[str, Any], known: frozenset[str], headers: Mapping[str, str]
+        self, fields: Mapping[str, Any], protocol: _Protocol, headers: Mapping[str, str]
     ) -> None:
         """Nothing that a caller sends is dropped, and nothing passes that the gateway does not know."""
-        known = (known - self.guarded) | self.passed
+        known = (protocol.known - self.guarded) | self.passed
         refused = sorted(fields.keys() - known)
         refused += [name for name in headers if name.startswith(_ROUTING_HEADERS) and name not in self.passed]
         if refused:
             name = refused[0]
             why = "is for the operator to set" if name in _GUARDED or name in headers else "is not known"
             raise InvalidParameterError(
-                f"'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",
+                f"{protocol.unknown.format(name=name[:128])}'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",
                 field=name[:128],
                 setting=_PASSED,
             )

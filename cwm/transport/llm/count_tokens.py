@@ -1,0 +1,28 @@
+"""Counts: forwards a prompt whose tokens the engine is to count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope, Send
+
+from cwm.ports.identity import Identity
+from cwm.services.turns.admission import ClientRequest
+from cwm.services.turns.pass_through import PassThrough
+from cwm.transport.http.envelope import body_of, forwarded, headers_of, returned, send_whole, target_of
+from cwm.transport.http.request_keys import PRINCIPAL
+
+
+@dataclass(frozen=True, slots=True)
+class CountEndpoint:
+    pass_through: PassThrough
+    identity: Identity
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
+        target = target_of(scope, scope["path"].rstrip("/"))
+        request = ClientRequest("POST", target, forwarded(headers), await body_of(receive))
+        answered = await self.pass_through.count(principal, request)
+        content = b"".join([chunk async for chunk in answered.chunks()])
+        await send_whole(send, answered.status, returned(answered.headers), content)
