@@ -120,7 +120,9 @@ async def test_codex_gets_its_tables_behind_what_its_file_has(url: str, tmp_path
         "other": {"command": "x"},
         "cwm": {"url": f"{url}/mcp", "bearer_token_env_var": "CWM_API_KEY"},
     }
-    assert path.read_text().startswith("# mine\n")
+    text = path.read_text()
+    assert "\n# mine\n" in text
+    assert tomllib.loads(text)["model_providers"]["cwm"]["wire_api"] == "responses"
     other = await connect(tmp_path, "codex", "--write", "--yes", "--url", url, CODEX_HOME=home["CODEX_HOME"])
     assert "have all of it already" in other.stdout
     path.write_text('[mcp_servers.cwm]\nurl = "http://elsewhere/mcp"\n')

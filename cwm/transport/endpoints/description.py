@@ -121,6 +121,10 @@ _SHAPES: Final[Mapping[str, _Shape]] = {
         },
         _SAMPLING,
     ),
+    "Response": _object(
+        {"model": _TEXT, "input": {**_TEXT, "minLength": 1}},
+        {"instructions": _TEXT, "max_output_tokens": {"type": "integer", "minimum": 1}},
+    ),
     "Answer": _ANYTHING,
     "Models": _object({"data": _list(_object({"id": _TEXT}))}),
 }
@@ -181,6 +185,11 @@ _EXAMPLES: Final[Mapping[str, _Shape]] = {
         "model": "llama-3.1-8b",
         "messages": [{"role": "user", "content": "Which modules use the old token format?"}],
         "temperature": 0,
+    },
+    "Response": {
+        "model": "llama-3.1-8b",
+        "input": "Which modules use the old token format?",
+        "max_output_tokens": 16,
     },
     "Answer": _TURN,
     "Models": {"data": [{"id": "llama-3.1-8b"}]},
@@ -244,6 +253,9 @@ def description(version: str) -> _Shape:
             ),
             "/v1/chat/completions": _turn(
                 "A chat with the engine, recorded in a session if one is named.", "Chat"
+            ),
+            "/v1/responses": _turn(
+                "A response by the engine, recorded in a session if one is named.", "Response"
             ),
             "/v1/models": _get(
                 "models",

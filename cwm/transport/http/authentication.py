@@ -33,6 +33,7 @@ _NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {
     "/v1/completions": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/messages": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/messages/count_tokens": frozenset({AccessScope.SESSIONS_WRITE}),
+    "/v1/responses": frozenset({AccessScope.SESSIONS_WRITE}),
 }
 
 

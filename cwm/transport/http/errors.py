@@ -1,4 +1,7 @@
-"""Coded errors in the format of the API whose path was asked: Anthropic's below ``/v1/messages``, else OpenAI's."""
+"""Coded errors in the format of the API whose path was asked: Anthropic's below ``/v1/messages``, else OpenAI's.
+
+Below ``/v1/responses`` and ``/v1/conversations`` the code is OpenAI's where it has one, because clients look at it.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,11 @@ _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
 }
 # Statuses that say more than the kind of an error.
 _ANTHROPIC_STATUS_TYPES: Final = {404: "not_found_error", 413: "request_too_large"}
+_RESPONSES: Final = ("/v1/responses", "/v1/conversations")
+_RESPONSES_CODES: Final[dict[ErrorKind, str]] = {
+    ErrorKind.LIMITED: "rate_limit_exceeded",
+    ErrorKind.UNAVAILABLE: "server_is_overloaded",
+}
 _OVERLOADED: Final = 529
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
@@ -60,6 +68,8 @@ def error_body(error: CwmError, path: str = "", status: int | None = None) -> by
             body["request_id"] = request_id
     else:
         kind, param = _TYPES.get(error.kind, "server_error"), error.context.get("field")
+        if path.startswith(_RESPONSES) and (code := _RESPONSES_CODES.get(error.kind)):
+            coded |= {"code": code, "cwm_code": error.code}
         body = {"error": {"message": error.message, "type": kind, "param": param, **coded}}
     if isinstance(error, LimitError):
         body["retry_after_seconds"] = error.retry_after_seconds
@@ -68,6 +78,11 @@ def error_body(error: CwmError, path: str = "", status: int | None = None) -> by
 
 def error_event(error: CwmError, path: str = "") -> bytes:
     """The error as the last event of a stream that cannot continue."""
+    if path.startswith(_RESPONSES):
+        body = json.loads(error_body(error, path))
+        told = {name: body["error"][name] for name in ("code", "message", "param")}
+        event = {"type": "error", **told, "sequence_number": 0, **body}
+        return b"event: error\ndata: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
     name = b"event: error\n" if is_anthropic(path) else b""
     return name + b"data: " + error_body(error, path) + b"\n\n"
 

@@ -85,9 +85,9 @@ def _one_model(
     if name is None:
         error = {
             "message": f"The model `{model_id}` does not exist.",
-            "type": "NotFoundError",
+            "type": "invalid_request_error",
             "param": "model",
-            "code": 404,
+            "code": "model_not_found",
         }
         return 404, json.dumps({"error": error}).encode()
     model = {**models[name], "id": model_id}

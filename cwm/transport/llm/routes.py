@@ -13,7 +13,7 @@ from cwm.transport.llm.turns import TurnEndpoint
 
 
 def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
-    """Completions, chat completions, messages and models under ``/v1``, with or without a slash at the end.
+    """Completions, chat completions, messages, responses and models under ``/v1``, with or without a slash at the end.
 
     The last route refuses all other paths.
     """
@@ -23,6 +23,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/completions", turn),
         ("POST", "/v1/messages", turn),
         ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through, identity)),
+        ("POST", "/v1/responses", turn),
         ("GET", "/v1/models", models),
     )
     return [

@@ -9,11 +9,13 @@ import vllm
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 _MODELS = {
     "CHAT": ChatCompletionRequest,
     "COMPLETIONS": CompletionRequest,
     "MESSAGES": AnthropicMessagesRequest,
+    "RESPONSES": ResponsesRequest,
 }
 
 

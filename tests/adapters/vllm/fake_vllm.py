@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tests.adapters.vllm import fake_responses
+from tests.adapters.vllm.fake_responses import RESPONSES
+
 ANSWER = ("once", " upon", " a", " time", " there", " was", " \u00e9t\u00e9", " {}")
 MODEL = "fake"
 SPECIAL = "<|im_end|>"
@@ -63,7 +66,8 @@ class Seen:
 
 @dataclass(slots=True)
 class FakeVllm:
-    """With ``weights`` it has CWM's connector; ``aborts``: it has the endpoint that ends generations."""
+    """With ``weights`` it has CWM's connector; ``aborts``: it has the endpoint that ends generations; ``middleware``: it tells the
+    ids of protocols that have none."""
 
     behaviour: Behaviour = Behaviour.NORMAL
     release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,6 +76,7 @@ class FakeVllm:
     has_tokenizer_info: bool = True
     weights: str | None = None
     aborts: bool = False
+    middleware: bool = True
     render_status: int = 404
     """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
     aborted: list[str] = field(default_factory=list)
@@ -85,7 +90,7 @@ class FakeVllm:
         return [
             s
             for s in self.seen
-            if s.target.startswith(("/v1/comp", "/v1/chat")) and b"cwm1-probe" not in s.body
+            if s.target.startswith(("/v1/comp", "/v1/chat", RESPONSES)) and b"cwm1-probe" not in s.body
         ]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +128,10 @@ class _Reply:
 
     async def send(self) -> None:
         path = self.seen.target.partition("?")[0]
-        if path in {"/v1/completions", "/v1/chat/completions"} and b"cwm1-probe" not in self.seen.body:
+        if (
+            path in {"/v1/completions", "/v1/chat/completions", RESPONSES}
+            and b"cwm1-probe" not in self.seen.body
+        ):
             await self._generate(path.endswith("chat/completions"))
         elif path == "/v1/completions":
             probed = _body(self.seen.json, chat=False)
@@ -176,7 +184,25 @@ class _Reply:
         elif does is Behaviour.ANSWERS_GARBAGE:
             await self._whole(200, b"<html>no json</html>")
         else:
-            await self._json(200, self._answer(asked, chat))
+            await self._whole(200, self._answer_to(asked, chat))
+
+    def _answer_to(self, asked: dict[str, Any], chat: bool) -> bytes:
+        if not self._is_response:
+            return fake_responses.dumped(self._answer(asked, chat))
+        words = _words(asked)[: 2 if self.fake.aborted else None]
+        answer = fake_responses.body(asked, MODEL, words)
+        if self._tells:
+            return fake_responses.told_body(asked, answer, words)
+        return fake_responses.dumped(answer)
+
+    @property
+    def _is_response(self) -> bool:
+        return self.seen.target.startswith(RESPONSES)
+
+    @property
+    def _tells(self) -> bool:
+        """Whether CWM's middleware tells the ids of this answer."""
+        return "cwm-token-ids" in self.seen.headers and self.fake.middleware
 
     def _answer(self, asked: dict[str, Any], chat: bool) -> dict[str, Any]:
         does = self.fake.behaviour
@@ -196,7 +222,7 @@ class _Reply:
         for count, event in enumerate(self._events(asked, chat)):
             if does is Behaviour.ENDS_WITHOUT_DONE and event == "[DONE]":
                 break
-            await self._chunk(b"data: " + event.encode() + b"\n\n")
+            await self._chunk(event if isinstance(event, bytes) else b"data: " + event.encode() + b"\n\n")
             if count == 1 and does is Behaviour.WAITS_AFTER_FIRST_TOKEN:
                 await self._wait()
             if count == 2 and self.fake.behaviour is Behaviour.DIES_MID_STREAM:
@@ -207,7 +233,10 @@ class _Reply:
                 await self._chunk(b"event: progress\nid: 7\ndata: 50\n\n")
         await self._write(b"0\r\n\r\n")
 
-    def _events(self, asked: dict[str, Any], chat: bool) -> Iterator[str]:
+    def _events(self, asked: dict[str, Any], chat: bool) -> Iterator[str | bytes]:
+        if self._is_response:
+            yield from fake_responses.events(asked, MODEL, _words(asked), told=self._tells)
+            return
         events = _chat_events(asked) if chat else _completion_events(asked)
         floods = self.fake.behaviour is Behaviour.FLOODS
         for count, event in enumerate(events):
@@ -326,7 +355,9 @@ def _usage(prompt: list[int], new: int) -> dict[str, Any]:
 
 
 def _words(asked: dict[str, Any]) -> list[tuple[int, str]]:
-    return list(enumerate(ANSWER, start=1000))[: asked.get("max_tokens", len(ANSWER))]
+    return list(enumerate(ANSWER, start=1000))[
+        : asked.get("max_output_tokens", asked.get("max_tokens", len(ANSWER)))
+    ]
 
 
 def _body(asked: dict[str, Any], *, chat: bool, hides: bool = False, aborted: bool = False) -> dict[str, Any]:

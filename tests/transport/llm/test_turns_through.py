@@ -272,7 +272,7 @@ async def test_a_session_keeps_its_model(cwm: Gateway) -> None:
     assert answer.json()["error"]["context"]["model"] == MODEL
 
 
-async def test_a_model_that_is_not_served_is_refused_in_the_engines_words(
+async def test_a_model_that_is_not_served_is_refused_with_the_originals_code(
     cwm: Gateway, vllm: FakeVllm
 ) -> None:
     body = {**request(CHAT), "model": "nope"}
@@ -281,17 +281,21 @@ async def test_a_model_that_is_not_served_is_refused_in_the_engines_words(
             await cwm.client.post(CHAT, json=body, headers=headers),
             await direct(vllm, CHAT, body),
         )
-        assert (through.status_code, through.content) == (404, straight.content)
+        reworded = {"type": "invalid_request_error", "code": "model_not_found"}
+        assert through.status_code == 404
+        assert through.json()["error"] == {**straight.json()["error"], **reworded}
     assert await cwm.registry.session(TENANT, "s1") is None
 
 
-async def test_a_request_the_engine_refuses_passes_as_it_said_it_and_records_nothing(
+async def test_what_the_engine_refuses_is_said_in_its_words_and_records_nothing(
     cwm: Gateway, vllm: FakeVllm
 ) -> None:
     body = request(COMPLETIONS, max_tokens=0)
     through = await cwm.client.post(COMPLETIONS, json=body, headers=SESSION)
     straight = await direct(vllm, COMPLETIONS, body)
-    assert (through.status_code, through.content) == (400, straight.content)
+    reworded = {"type": "invalid_request_error", "code": None}
+    assert through.status_code == 400
+    assert through.json()["error"] == {**straight.json()["error"], **reworded}
     assert await cwm.tokens("s1") == ()
 
 

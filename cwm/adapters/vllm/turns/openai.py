@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cwm.adapters.vllm.turns.body import RequestBody, is_ids, objects, strings
 from cwm.adapters.vllm.turns.openai_answer import BodyAnswer, StreamAnswer, renaming
+from cwm.adapters.vllm.turns.openai_refusals import Refusal
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
@@ -147,7 +148,8 @@ class OpenAiRequest(RequestBody):
         return tuple(f"cmpl-{request_id}-{number}" for number in range(count))
 
     def answer(self, *, status: int, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:
-        recorded = recorded and status == HTTPStatus.OK
+        if status != HTTPStatus.OK:
+            return Refusal("messages" if self.is_chat else "prompt")
         hide_ids = recorded and not self.fields.get("return_token_ids")
         named = None if self.served is None else renaming(self.served, self.model or "")
         if streamed:

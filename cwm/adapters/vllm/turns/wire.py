@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.turns import request_fields
+from cwm.adapters.vllm.turns import request_fields, responses
 from cwm.adapters.vllm.turns.body import json_object
 from cwm.adapters.vllm.turns.messages import UNHEEDED, UNSERVED, CountRequest, MessagesRequest
 from cwm.adapters.vllm.turns.openai import CHAT, COMPLETION, OpenAiRequest
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
+from cwm.adapters.vllm.turns.responses import ResponsesRequest
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 
@@ -42,20 +43,26 @@ _IGNORED: Final = frozenset(
 )
 
 
-_Request: TypeAlias = OpenAiRequest | MessagesRequest
+_Request: TypeAlias = OpenAiRequest | MessagesRequest | ResponsesRequest
 
 
 @dataclass(frozen=True, slots=True)
 class _Protocol:
-    """The fields that a request may have, and what reads it. ``unknown``: how its API words that a field is not known."""
+    """The fields that a request may have, what reads it, and the fields of vLLM that only the gateway sets.
+
+    ``unknown``: how its API words that a field is not known.
+    """
 
     known: frozenset[str]
     request: Callable[..., _Request]
+    ours: tuple[str, ...] = _OURS
     unknown: str = ""
 
 
 _MESSAGES: Final = _Protocol(
-    request_fields.MESSAGES | UNHEEDED | UNSERVED, MessagesRequest, "{name}: Extra inputs are not permitted. "
+    request_fields.MESSAGES | UNHEEDED | UNSERVED,
+    MessagesRequest,
+    unknown="{name}: Extra inputs are not permitted. ",
 )
 _PROTOCOLS: Final[Mapping[str, _Protocol]] = {
     "/v1/chat/completions": _Protocol(request_fields.CHAT | _IGNORED, partial(OpenAiRequest, operation=CHAT)),
@@ -64,6 +71,9 @@ _PROTOCOLS: Final[Mapping[str, _Protocol]] = {
     ),
     "/v1/messages": _MESSAGES,
     "/v1/messages/count_tokens": replace(_MESSAGES, request=CountRequest),
+    "/v1/responses": _Protocol(
+        request_fields.RESPONSES | _IGNORED | responses.IGNORED, ResponsesRequest, (*_OURS, *responses.OURS)
+    ),
 }
 _NONE: Final = _Protocol(frozenset(), OpenAiRequest)
 
@@ -87,7 +97,7 @@ class VllmWire:
     def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> _Request:
         fields, protocol = json_object(body), _PROTOCOLS.get(path.partition("?")[0], _NONE)
         unchecked = fields.get(_UNCHECKED)
-        for name in _OURS:
+        for name in protocol.ours:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
         self._require_known(fields, protocol, headers)

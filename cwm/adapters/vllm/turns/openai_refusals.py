@@ -1,0 +1,73 @@
+"""What vLLM answers in place of an answer, in the words by which clients of OpenAI's API know it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cwm.domain.prefix import TokenIds
+from cwm.ports.turn_wire import PromptUsage
+
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+}
+_TOO_LONG: Final = "maximum context length"
+
+
+class Refusal:
+    """A :class:`cwm.ports.turn_wire.TurnAnswer` that has no answer. ``prompt`` is the field that has the prompt."""
+
+    begun = False
+    ended = False
+
+    def __init__(self, prompt: str) -> None:
+        self._prompt = prompt
+        self._pieces: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._pieces.append(chunk)
+        return b""
+
+    def finish(self) -> bytes:
+        content = b"".join(self._pieces)
+        try:
+            refusal = json.loads(content)
+        except ValueError:
+            return content
+        error = refusal.get("error") if isinstance(refusal, dict) else None
+        if not isinstance(error, dict):
+            return content
+        return json.dumps({**refusal, "error": self._reworded(error)}, separators=(",", ":")).encode()
+
+    def token_ids(self) -> TokenIds | None:
+        return None
+
+    def prompt_tokens(self) -> int:
+        return 0
+
+    def message(self) -> Mapping[str, Any] | None:
+        return None
+
+    def usage(self) -> PromptUsage | None:
+        return None
+
+    def tokens(self) -> int:
+        return 0
+
+    def _reworded(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """VLLM's message, with the type, the field and the code of the original; vLLM's code is the status."""
+        status, param = error.get("code"), error.get("param")
+        kind = _TYPES.get(status, "server_error") if isinstance(status, int) else error.get("type")
+        code = None
+        if _TOO_LONG in str(error.get("message")):
+            param, code = self._prompt, "context_length_exceeded"
+        elif status == 404 and param == "model":
+            code = "model_not_found"
+        elif isinstance(param, str):
+            param = param.removeprefix("body.")
+        return {**error, "type": kind, "param": param, "code": code}

@@ -1,0 +1,78 @@
+"""Reads what a response says: its items, as they arrive or at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cwm.adapters.vllm.turns.body import objects
+from cwm.adapters.vllm.turns.responses_items import answer_message
+from cwm.ports.turn_wire import PromptUsage
+
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+# The events that bring a piece of an item, and where it belongs.
+_DELTAS: Final = {
+    "response.output_text.delta": "text",
+    "response.reasoning_text.delta": "text",
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+}
+
+
+class ResponsesReader:
+    """An :class:`cwm.adapters.vllm.turns.engine_ids.AnswerReader`."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._items: dict[int, dict[str, Any]] = {}
+        self._pieces: dict[int, list[str]] = {}
+        self._response: dict[str, Any] | None = None
+
+    def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        kind = event.get("type")
+        if kind is None:
+            self._response = event
+            return None
+        index = event.get("output_index")
+        if kind in {"response.output_item.added", "response.output_item.done"}:
+            if isinstance(item := event.get("item"), dict) and isinstance(index, int):
+                self._items[index] = item
+                self._pieces[index] = []
+        elif kind in _DELTAS:
+            if isinstance(delta := event.get("delta"), str) and isinstance(index, int):
+                self._pieces.setdefault(index, []).append(delta)
+        elif kind in _ENDS:
+            self.ended = True
+            self._response = event.get("response") or self._response
+        return None
+
+    def message(self) -> Mapping[str, Any] | None:
+        if self._response is not None:
+            return answer_message(objects(self._response.get("output")))
+        return answer_message(
+            _with_text(item, "".join(self._pieces[index])) for index, item in sorted(self._items.items())
+        )
+
+    def usage(self) -> PromptUsage | None:
+        usage = self._usage()
+        prompt, details = usage.get("input_tokens"), usage.get("input_tokens_details") or {}
+        cached = details.get("cached_tokens")
+        return None if prompt is None or cached is None else PromptUsage(prompt, cached)
+
+    def total_tokens(self) -> int | None:
+        total = self._usage().get("total_tokens")
+        return total if isinstance(total, int) else None
+
+    def _usage(self) -> dict[str, Any]:
+        usage = None if self._response is None else self._response.get("usage")
+        return usage if isinstance(usage, dict) else {}
+
+
+def _with_text(item: dict[str, Any], text: str) -> dict[str, Any]:
+    """An item that was not done with the pieces that arrived."""
+    if not text:
+        return item
+    kind = item.get("type")
+    if kind in {"function_call", "custom_tool_call"}:
+        return {**item, "arguments" if kind == "function_call" else "input": text}
+    return {**item, "content": [{"type": "output_text", "text": text}]}

@@ -1,0 +1,124 @@
+"""Items of OpenAI's Responses API as messages of a chat, in the order in which vLLM's ``construct_input_messages`` makes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from cwm.adapters.vllm.turns.body import objects
+
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+_TEXTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+# vLLM shows a custom tool to the model as a function with one argument of this name.
+_CUSTOM_INPUT: Final = "input"
+_SEPARATOR: Final = "__"
+# What an assistant's items add to the message before them, where that has none yet.
+_MERGED: Final = ("content", "reasoning")
+
+
+def input_messages(instructions: Any, items: Any) -> list[dict[str, Any]]:
+    """The messages of a request."""
+    messages: list[dict[str, Any]] = []
+    if instructions and isinstance(instructions, str):
+        messages.append({"role": "system", "content": instructions})
+    if isinstance(items, str):
+        return [*messages, {"role": "user", "content": items}]
+    for item in objects(items):
+        message = _message(item)
+        if message is not None and not (messages and _merges(messages[-1], message)):
+            messages.append(message)
+    return messages
+
+
+def answer_message(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The message that the items of an answer are."""
+    messages = input_messages(None, list(items))
+    joined: dict[str, Any] = messages[0] if messages else {"role": "assistant"}
+    for message in messages[1:]:
+        for name, value in message.items():
+            if name != "role":
+                joined[name] = joined[name] + value if joined.get(name) else value
+    return {"role": "assistant", "content": "", **joined}
+
+
+def media_in(items: Any) -> Iterator[dict[str, Any]]:
+    """Every object in the items that may name a medium."""
+    if isinstance(items, list):
+        for item in items:
+            yield from media_in(item)
+    elif isinstance(items, dict):
+        yield items
+        for name, inner in items.items():
+            # Sources that an answer quoted.
+            if name != "annotations":
+                yield from media_in(inner)
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind, role = item.get("type", "message"), item.get("role")
+    if kind in {"function_call", "custom_tool_call"}:
+        return {"role": "assistant", "tool_calls": [_call(item)]}
+    if kind == "reasoning":
+        parts = objects(item.get("content")) or objects(item.get("summary"))
+        return {"role": "assistant", "reasoning": parts[0].get("text") if parts else ""}
+    if kind in _OUTPUTS:
+        return {
+            "role": "tool",
+            "content": _content(item.get("output")),
+            "tool_call_id": item.get("call_id"),
+        }
+    if role == "assistant":
+        return {"role": role, "content": _first_text(item.get("content"))}
+    return None if role is None else {"role": role, "content": _content(item.get("content"))}
+
+
+def _call(item: Mapping[str, Any]) -> dict[str, Any]:
+    name, arguments = item.get("name"), item.get("arguments")
+    if item.get("type") == "custom_tool_call":
+        arguments = json.dumps({_CUSTOM_INPUT: item.get("input") or ""}, ensure_ascii=False)
+    elif namespace := item.get("namespace"):
+        name = f"{namespace}{_SEPARATOR}{name}"
+    function = {"name": name, "arguments": arguments}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _merges(before: dict[str, Any], message: Mapping[str, Any]) -> bool:
+    """Whether an assistant's message became a part of the one before."""
+    if before["role"] != "assistant" or message["role"] != "assistant":
+        return False
+    if calls := message.get("tool_calls"):
+        before["tool_calls"] = [*before.get("tool_calls", ()), *calls]
+        return True
+    name = next((name for name in _MERGED if name in message), None)
+    if name is None or before.get(name) is not None:
+        return False
+    before[name] = message[name]
+    return True
+
+
+def _first_text(content: Any) -> Any:
+    """VLLM reads one part of an assistant's message."""
+    parts = objects(content)
+    if not parts:
+        return content
+    return parts[0].get("text", parts[0].get("refusal"))
+
+
+def _content(content: Any) -> Any:
+    return (
+        [_part(part) if isinstance(part, dict) else part for part in content]
+        if isinstance(content, list)
+        else content
+    )
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    kind = part.get("type")
+    if kind in _TEXTS:
+        return {"type": "text", "text": part.get("text")}
+    if kind == "input_image":
+        detail = part.get("detail", "auto")
+        image = {"url": part.get("image_url")} | ({} if detail == "auto" else {"detail": detail})
+        return {"type": "image_url", "image_url": image}
+    return part
