@@ -140,7 +140,7 @@ async def test_models_are_listed_as_the_engine_lists_them_and_told_one_by_one(
     assert (await cwm.client.get(f"/v1/models/{MODEL}")).json() == straight.json()["data"][0]
     missing = await cwm.client.get("/v1/models/org/nope")
     assert missing.status_code == 404
-    assert missing.json()["error"]["code"] == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
 
 
 async def test_an_engine_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
