@@ -50,10 +50,16 @@ class CapturePolicies:
 
 @dataclass(frozen=True, slots=True)
 class ClientConversation:
-    """A conversation by its client's own id; ``parent`` is that of the conversation that a sub-agent works for."""
+    """A conversation by its client's own id; ``parent`` is that of the conversation that a sub-agent works for.
+
+    ``compactions``: how many summaries of it the client has made; None if it does not say. ``aside``: the client says that its
+    request is no part of the conversation, for example because it makes a summary.
+    """
 
     id: str
     parent: str | None = None
+    compactions: int | None = None
+    aside: bool = False
 
     @property
     def session_id(self) -> str:

@@ -29,9 +29,9 @@ def standing(turn: Turn, current: Turn | None, *, extends: bool, carries: bool) 
 
     ``extends``: the turn's prompt begins with the prompt of ``current``. ``carries``: it has an assistant's message of
     the line. The line begins with the first turn that has tools, else with the longest prompt; a turn whose client
-    did not wait for the answer gives way to the next.
+    did not wait for the answer gives way to the next. A turn whose client says that it goes on from a summary is the next.
     """
-    if current is None:
+    if current is None or announces(turn, current):
         return Standing.NEXT
     if bool(turn.profile.tools) is not bool(current.profile.tools):
         return Standing.FIRST if turn.profile.tools else Standing.SIDE
@@ -46,16 +46,24 @@ def standing(turn: Turn, current: Turn | None, *, extends: bool, carries: bool) 
 
 
 def compacts(turn: Turn, current: Turn, *, extends: bool, carries: bool) -> bool:
-    """Whether an ended turn goes on with the line from a summary: the same agent, without anything that was answered."""
+    """Whether an ended turn goes on with the line from a summary: its client says so, or it is the same agent without any answer."""
+    if None not in (turn.compactions, current.compactions):
+        return announces(turn, current)
     same_agent = bool(turn.profile.tools) and turn.profile == current.profile
     return same_agent and not (extends or carries or current.abandoned)
+
+
+def announces(turn: Turn, current: Turn) -> bool:
+    """Whether the client of a turn says that it summarised the conversation since ``current``."""
+    before, after = current.compactions, turn.compactions
+    return before is not None and after is not None and after > before
 
 
 def may_become_current(asked: Turn, current: Turn | None) -> bool:
     """Whether a turn that is still in flight may become the line's last one."""
     if current is None or (asked.profile.tools and not current.profile.tools):
         return True
-    return asked.number > current.number and asked.profile == current.profile
+    return asked.number > current.number and (asked.profile == current.profile or announces(asked, current))
 
 
 def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:

@@ -48,7 +48,8 @@ class Turn:
     place of ``old_message`` (digests). The engine had the KV of ``cached_tokens`` of its prompt, under ``cache_salt``, and took ``first_token_ms`` to the
     first token that it sent; ``missed`` says why that KV was less than the parent predicts. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
     ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned. It ``compacts`` the turn that the line ended
-    with before, if its client goes on with a summary instead of the whole conversation.
+    with before, if its client goes on with a summary instead of the whole conversation. ``compactions``: how many summaries of the
+    conversation its client says it has made; None if it does not say.
     """
 
     tenant: str
@@ -82,6 +83,7 @@ class Turn:
     ended_at: datetime | None = None
     chain: str | None = None
     compacts: str | None = None
+    compactions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,16 @@ def test_the_line_of_an_agent_does_not_go_on_with(profile: Profile, carries: boo
     assert standing(turn, a_turn(1), extends=False, carries=carries) is Standing.SIDE
 
 
+def test_a_turn_whose_client_says_that_it_goes_on_from_a_summary_is_the_next() -> None:
+    current = a_turn(1, compactions=0)
+    asked = a_turn(profile=CHAT, compactions=1)
+    assert unrelated(asked, current) is Standing.NEXT
+    assert may_become_current(asked, current)
+    for same in (a_turn(profile=CHAT, compactions=0), a_turn(profile=CHAT)):
+        assert unrelated(same, current) is Standing.SIDE
+        assert not may_become_current(same, current)
+
+
 def unrelated(turn: Turn, current: Turn | None) -> Standing:
     return standing(turn, current, extends=False, carries=False)
 

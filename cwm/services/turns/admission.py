@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from cwm.domain.conversation import Capture, ClientConversation, chained
+from cwm.domain.conversation import Capture, ClientConversation, chained, is_for
 from cwm.domain.divergence import divergence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
@@ -176,7 +176,8 @@ class Admission:
             prompt = await self.continuation.prompt(source, contents, request.template_options())
         _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
         await self._note_special_tokens(principal, session, request)
-        apart = _apart(incoming.branch)
+        conversation = incoming.conversation
+        apart = _apart(incoming.branch) or (conversation is not None and conversation.aside)
         if source is not None:
             said = Said(
                 messages, source.turn.profile, whole=False, apart=apart, chain=_after(source, messages)
@@ -185,6 +186,8 @@ class Admission:
             said = await self._said(
                 session, turn, messages, request.profile(), apart=apart, captured=captured
             )
+            if conversation is not None and is_for(session_id, conversation.session_id):
+                said = replace(said, compactions=conversation.compactions)
         if session.owner != principal.subject:
             await self.journal.shared(principal, "session", session_id=session.id, owner=session.owner)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)

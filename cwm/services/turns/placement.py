@@ -24,7 +24,8 @@ class Said:
 
     ``whole``: ``messages`` are the whole conversation, not only what is new. ``apart``: the turn is no part of the session's
     conversation. ``line``: the digests of the messages of the turn ``current``, which was current when it was asked;
-    ``diverged``: where it leaves them. ``chain`` digests what is said up to here, if sessions are found by that.
+    ``diverged``: where it leaves them. ``chain`` digests what is said up to here, if sessions are found by that. ``compactions``: how
+    many summaries of the conversation its client says it has made.
     """
 
     messages: Sequence[Message] = ()
@@ -35,6 +36,7 @@ class Said:
     line: Sequence[str] = ()
     diverged: Divergence | None = None
     chain: str | None = None
+    compactions: int | None = None
 
     @property
     def answers(self) -> frozenset[str]:
@@ -85,17 +87,17 @@ class Placement:
     async def __call__(self, turn: Turn, prompt: Prompt, said: Said) -> Parentage:
         """The place of an asked turn with this prompt. CWM-4002.
 
-        If a recorded turn that must be compared is damaged, this one begins a tree of its own and is current.
+        If a recorded turn that must be compared is damaged, this one begins a tree of its own and is current, unless it is apart.
         """
         try:
             return await self._parentage(turn, prompt, said)
         except StorageCorruptionError:
-            return Parentage()
+            return _alone(said)
 
     async def _parentage(self, turn: Turn, prompt: Prompt, said: Said) -> Parentage:
         current = await self.records.current_turn(turn.tenant, turn.session_id)
         if current is None:
-            return Parentage()
+            return _alone(said)
         digests = prompt.digests((current.prompt_tokens, current.total_tokens))
         parent, parent_at = (
             (current, current.total_tokens)
@@ -107,15 +109,18 @@ class Placement:
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
         extends = digests.get(current.prompt_tokens) == current.prompt_digest
         carries = bool(said.answers.intersection(line)) if line else bool(said.answers)
+        continues = parent is not None and parent_at >= parent.prompt_tokens
         is_summary = (
-            said.whole and not said.apart and compacts(turn, current, extends=extends, carries=carries)
+            said.whole
+            and not (said.apart or continues)
+            and compacts(turn, current, extends=extends, carries=carries)
         )
         request_digests = tuple(message.digest for message in said.messages)
         return Parentage(
             parent,
             parent_at,
             _common(request_digests, inherited) if said.whole else len(inherited),
-            parent is not None and parent_at >= parent.prompt_tokens,
+            continues,
             Standing.SIDE if said.apart else standing(turn, current, extends=extends, carries=carries),
             current.id if is_summary else None,
         )
@@ -163,6 +168,11 @@ class Placement:
         ):
             longest, parent = min(longest, parent.parent_at), by_id.get(parent.parent or "")
         return parent, longest if parent else 0
+
+
+def _alone(said: Said) -> Parentage:
+    """The place of a turn with nothing before it."""
+    return Parentage(standing=Standing.SIDE if said.apart else Standing.NEXT)
 
 
 def _common(a: Sequence[str], b: Sequence[str]) -> int:

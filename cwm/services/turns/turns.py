@@ -179,6 +179,7 @@ class RunningTurn:
             client=ORIGIN.get().user_agent or "",
             profile=said.profile,
             chain=said.chain,
+            compactions=said.compactions,
             cache_salt=cache_salt,
         )
         if (diverged := said.diverged) is not None:

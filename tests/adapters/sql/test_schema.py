@@ -15,8 +15,9 @@ from cwm import shipped
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.adapters.sql.rows import session_values
+from cwm.adapters.sql.rows import session_values, turn_values
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
@@ -273,6 +274,46 @@ async def _numbers_of_next_turns(registry: SqlRegistry) -> list[int]:
         await registry.begin_turn(a_turn("t", "s0007", "bolt"), NOW),
     ]
     return [turn.number for turn in asked if turn]
+
+
+@pytest.mark.slow
+async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str) -> None:
+    database = open_database(empty_database_url)
+    try:
+        await database.write(partial(upgrade_to, revision="0012"))
+        await database.write(_a_turn_of_0012)
+        assert await schema.upgrade(empty_database_url) == ["0013"]
+        registry = SqlRegistry(database)
+        (turn,) = await registry.turns("acme", "s1", TurnQuery())
+        assert (turn.id, turn.chain, turn.compactions) == ("t1", "c1", None)
+        assert await registry.turn_tokens(turn) == IDS_OF_0009
+        assert await registry.turn_with_chain("acme", "ann", ["c1"]) == turn
+        columns = await database.read(lambda connection: inspect(connection).get_columns("turns"))
+        if empty_database_url.startswith("sqlite"):
+            assert columns[-1]["name"] == "packed"
+        indexes = await database.read(lambda connection: inspect(connection).get_indexes("turns"))
+        partly = {
+            index["name"]
+            for index in indexes
+            if any(option.endswith("_where") for option in index.get("dialect_options", {}))
+        }
+        assert partly == {"ix_turns_asked", "ix_turns_chain"}
+    finally:
+        await database.dispose()
+
+
+def _a_turn_of_0012(connection: Connection) -> None:
+    connection.execute(
+        insert(metadata.tables["sessions"]).values(session_values(a_session()) | {"head": None})
+    )
+    packed, content = compress(IDS_OF_0009)
+    count = len(IDS_OF_0009)
+    turn = a_turn(
+        number=1, state=TurnState.ENDED, prompt_tokens=count, total_tokens=count, digest=content, chain="c1"
+    )
+    values = turn_values(turn) | {"packed": packed, "messages": []}
+    del values["compactions"]
+    connection.execute(insert(metadata.tables["turns"]).values(values))
 
 
 def _a_window_of_0005(connection: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow
 CHAT: Final = "/v1/chat/completions"
 HEY: Final = {"role": "user", "content": "hey"}
 ON: Final = {"role": "user", "content": "on"}
+ANSWER: Final = {"role": "assistant", "content": "It is done."}
 CLAUDE: Final = {"X-Claude-Code-Session-Id": "00000000-0000-4000-8000-000000000000"}
 
 
@@ -94,6 +96,84 @@ async def test_a_sub_agent_has_a_session_of_its_own_that_names_its_parent(
     session = await cwm.registry.session(TENANT, child or "")
     assert session is not None
     assert session.metadata == {"found_by": "client", "parent_session": parent}
+
+
+def codex(window: int, kind: str = "turn", thread: str = "t-1") -> dict[str, str]:
+    """The headers of a request of Codex after so many compactions."""
+    metadata = {"request_kind": kind, "installation_id": "i-1", "workspaces": {"/home/ann": {}}}
+    return {
+        "session-id": "t-1",
+        "thread-id": thread,
+        "x-codex-window-id": f"{thread}:{window}",
+        "x-codex-turn-metadata": json.dumps(metadata),
+    }
+
+
+def system(text: str) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
+async def line(cwm: Gateway, session_id: str) -> list[tuple[bool, int | None]]:
+    """Of each turn whether it is of the main line, and the number of the turn that it compacts."""
+    turns = [*reversed(await cwm.registry.turns(TENANT, session_id, TurnQuery()))]
+    number = {turn.id: turn.number for turn in turns}
+    current = await cwm.registry.current_turn(TENANT, session_id)
+    assert current is not None
+    assert current.number == max(turn.number for turn in turns if turn.main)
+    return [(turn.main, None if turn.compacts is None else number[turn.compacts]) for turn in turns]
+
+
+async def test_what_codex_says_to_go_on_from_a_summary_is_the_next_turn(cwm: Gateway) -> None:
+    _, said = await say(cwm, system("Agent."), HEY, headers=codex(0))
+    await say(cwm, *said, {"role": "user", "content": "Summarise."}, headers=codex(0, "compaction"))
+    assert await line(cwm, "t-1") == [(True, None), (False, None)]
+    summary = {"role": "user", "content": "A summary: hey."}
+    _, said = await say(cwm, system("Agent, another day."), HEY, summary, headers=codex(1))
+    _, said = await say(cwm, *said, ON, headers=codex(1))
+    assert await line(cwm, "t-1") == [(True, None), (False, None), (True, 1), (True, None)]
+    await say(cwm, *said, ON, headers=codex(2, "compaction"))
+    await say(cwm, system("Agent."), summary, headers=codex(3))
+    assert (await line(cwm, "t-1"))[4:] == [(False, None), (True, 4)]
+    turns = await cwm.registry.turns(TENANT, "t-1", TurnQuery())
+    assert [turn.compactions for turn in turns] == [3, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["compaction", "memory"])
+async def test_a_summary_is_no_conversation_even_where_nothing_was_recorded_before(
+    cwm: Gateway, kind: str
+) -> None:
+    await say(cwm, system("Agent."), HEY, ANSWER, ON, headers=codex(0, kind))
+    assert await cwm.registry.current_turn(TENANT, "t-1") is None
+    await say(cwm, system("Agent."), HEY, headers=codex(1))
+    assert await line(cwm, "t-1") == [(False, None), (True, None)]
+
+
+async def test_a_turn_that_goes_on_after_the_first_of_a_summary_compacts_nothing(cwm: Gateway) -> None:
+    await say(cwm, system("Agent."), HEY, headers=codex(0))
+    _, summarised = await say(cwm, system("Agent."), ON, headers=codex(1))
+    [after, before] = await cwm.registry.turns(TENANT, "t-1", TurnQuery())
+    assert await cwm.registry.revert(before, after.asked_at) is not None
+    await say(cwm, *summarised, ON, headers=codex(1))
+    assert await line(cwm, "t-1") == [(True, None), (True, 1), (True, None)]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-codex-window-id": "t-1:"},
+        {"x-codex-window-id": "t-1:-1", "x-codex-turn-metadata": "{"},
+        {"x-codex-window-id": "t-1:1e3", "x-codex-turn-metadata": "[" * 5000},
+        {"x-codex-window-id": "t-1:12345678901", "x-codex-turn-metadata": '{"request_kind": {}}'},
+        {"CWM-Session-Id": "of-many", "x-codex-window-id": "t-1:1"},
+    ],
+)
+async def test_what_does_not_count_compactions_of_the_session_announces_none(
+    cwm: Gateway, headers: dict[str, str]
+) -> None:
+    named = {"CWM-Session-Id": headers["CWM-Session-Id"]} if "CWM-Session-Id" in headers else {}
+    session_id, _ = await say(cwm, system("Agent."), HEY, headers={**codex(0), **named})
+    await say(cwm, system("Another."), HEY, headers={**codex(0), **headers})
+    assert (await line(cwm, session_id or ""))[1] == (False, None)
 
 
 @pytest.mark.parametrize("headers", [{}, CLAUDE])

@@ -47,6 +47,7 @@ turns = Table(
     Column("head", Text),
     Column("chain", Text),
     Column("compacts", Text),
+    Column("compactions", Integer),
     required("messages", JSON),
     # Last: SQLite reads through everything before a column.
     Column("packed", LargeBinary),
