@@ -34,6 +34,7 @@ SCOPES_OF_A_USER: Final = ("session",)
 NAMELESS: Final[Mapping[str, Any]] = {
     "accept_template": None,
     "action": None,
+    "all_sessions": True,
     "all_tags": None,
     "before": None,
     "branch_token": None,
@@ -52,6 +53,7 @@ NAMELESS: Final[Mapping[str, Any]] = {
     "if_version": None,
     "immutable": None,
     "include_blocks": True,
+    "include_messages": True,
     "include_tokens": True,
     "jmespath": None,
     "json_pointer": "",

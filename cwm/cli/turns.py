@@ -105,13 +105,25 @@ def search(
     window: WindowOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Messages to show.")] = 20,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Where an earlier search stopped.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Print the whole messages.")] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Find messages by their words, in all sessions or in one, newest first."""
     where = {"session_id": session, "window_name": window, "limit": limit, "cursor": cursor}
-    answer = call(url, "turn_search", {"query": " ".join(words), **where})
+    everything = {"include_messages": whole, "all_sessions": session is window is None}
+    answer = call(url, "turn_search", {"query": " ".join(words), **where, **everything})
     end_with_json(answer, as_json=as_json)
+    if whole:
+        for each in answer["results"]:
+            print(f"[{each['role']}] {each['session_id']} {each['turn']}\n{_text(each['message'])}\n")
+    if not (whole and answer["results"]):
+        _print_findings(answer)
+    if "next_cursor" in answer:
+        print(f"There is more to search: continue with --cursor {answer['next_cursor']}.")
+
+
+def _print_findings(answer: Mapping[str, Any]) -> None:
     print_table(
         ("SESSION", "TURN", "ASKED", "ROLE", "EXCERPT"),
         [
@@ -126,8 +138,6 @@ def search(
         ],
         none=f"None of {count(answer['searched_messages'], 'message')} has these words.",
     )
-    if "next_cursor" in answer:
-        print(f"There is more to search: continue with --cursor {answer['next_cursor']}.")
 
 
 @app.command()
@@ -171,9 +181,8 @@ def left_out(
         [(fact["kind"], f"{fact['message']} {fact['role']}", fact["text"]) for fact in answer["facts"]],
         none="Nothing was left out.",
     )
-    print(
-        f"Read it with `cwm turns show --turn {answer['before']}`, go back with `cwm turns revert {answer['before']}`."
-    )
+    before = f"tag:{answer['tag']}" if "tag" in answer else answer["before"]
+    print(f"Read it with `cwm turns show --turn {before}`, go back with `cwm turns revert {before}`.")
 
 
 @app.command()

@@ -17,6 +17,7 @@ from cwm.domain.prefix import TokenIds
 TAG: Final = "tag:"
 """Begins the name of a tag where a turn is named: no turn's id has a colon."""
 _ID_CHARS: Final = 64
+_SESSION_CHARS: Final = 36
 
 
 class TurnState(StrEnum):
@@ -107,7 +108,10 @@ class TurnParts:
 
 @dataclass(frozen=True, slots=True)
 class TurnTag:
-    """A tenant's name for a recorded turn. It keeps the turn, and those that its context consists of."""
+    """A tenant's name for a recorded turn. It keeps the turn, and those that its context consists of.
+
+    An ``automatic`` one, which CWM set before a compaction, goes with its session.
+    """
 
     tenant: str
     name: str
@@ -115,6 +119,12 @@ class TurnTag:
     turn_id: str
     author: str
     created_at: datetime
+    automatic: bool = False
+
+
+def compaction_tag(before: Turn) -> str:
+    """The name of the automatic tag of the last turn before a compaction. Its end is the turn's number."""
+    return f"{before.session_id[-_SESSION_CHARS:]}.before-compaction-{before.number}"
 
 
 @dataclass(frozen=True, slots=True)

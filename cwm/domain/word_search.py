@@ -53,7 +53,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A message that has the words: the ``index``-th of those that the turn adds to its parent."""
+    """A message that has the words: the ``index``-th of those that the turn adds to its parent.
+
+    ``digest`` names its content, ``content`` is it, where it was wanted.
+    """
 
     session_id: str
     turn_id: str
@@ -62,6 +65,8 @@ class Finding:
     role: str
     excerpt: str
     asked_at: datetime
+    digest: str = ""
+    content: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class TurnRecords(Protocol):
     async def tag(self, tag: TurnTag, *, move: bool = False) -> TurnTag | None:
         """Name an ended turn, and return the tag that has the name now: another turn's, which stays unless ``move``.
 
-        None when there is no such ended turn.
+        None when there is no such ended turn, and for an ``automatic`` tag of a deleted session.
         """
 
     async def untag(self, tenant: str, name: str) -> TurnTag | None:

@@ -12,6 +12,9 @@ depends_on = None
 
 
 def upgrade() -> None:
+    op.add_column(
+        "turn_tags", sa.Column("automatic", sa.Boolean(), nullable=False, server_default=sa.false())
+    )
     compactions = sa.Column("compactions", sa.Integer(), nullable=True)
     if op.get_bind().dialect.name != "sqlite":
         op.add_column("turns", compactions)

@@ -68,6 +68,8 @@ async def test_what_was_said_is_found(stocked: tuple[str, list[str]], tmp_path: 
     assert second in found
     assert "Second." in found
     assert first not in found
+    whole = cwm(tmp_path, "turns", "search", "second", "--whole", "--url", url).stdout
+    assert whole == f"[assistant] s {second}\nSecond.\n\n"
     page = cwm(tmp_path, "turns", "search", "one", "--limit", "1", "--session", "s", "--url", url, "--json")
     assert [each["turn"] for each in json.loads(page.stdout)["results"]] == [first]
     nothing = cwm(tmp_path, "turns", "search", "two", "words", "--url", url).stdout

@@ -18,10 +18,14 @@ _CHARACTERS_OF_A_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The facts of ``before``, the last turn of the whole conversation, that the request of ``turn`` does not have."""
+    """The facts of ``before``, the last turn of the whole conversation, that the request of ``turn`` does not have.
+
+    ``tag``: a name of ``before``, if it has one.
+    """
 
     turn: Turn
     before: Turn
+    tag: str | None
     facts: Sequence[Fact]
     fact_count: int
 
@@ -52,7 +56,9 @@ class Compactions:
             return left_out(facts, request), len(facts)
 
         missing, count = await aside(before.turn.total_tokens * _CHARACTERS_OF_A_TOKEN, compare)
-        return LeftOut(turn, before.turn, missing, count)
+        tags = await self.history.registry.tags(turn.tenant, turn.session_id)
+        tag = next((each.name for each in tags if each.turn_id == before.turn.id), None)
+        return LeftOut(turn, before.turn, tag, missing, count)
 
     async def _newest(self, principal: Principal, of: TurnSource) -> Turn | None:
         log = await self.history.log(principal, of, MAX_TURNS)

@@ -225,6 +225,9 @@ class PassThrough:
             )
             if outbound.turn.missed is not None:
                 self.journal.meter.event(f"turn_missed_{outbound.turn.missed}")
+            if outbound.turn.compacts:
+                # Beside the answer, which does not wait for it.
+                self._running.start(outbound.turn.tag_compacted())
         elif answer.begun or not head.streamed:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
 

@@ -75,7 +75,7 @@ class Parentage:
     parent_messages: int = 0
     continues: bool = False
     standing: Standing = Standing.NEXT
-    compacts: str | None = None
+    compacts: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Placement:
             _common(request_digests, inherited) if said.whole else len(inherited),
             continues,
             Standing.SIDE if said.apart else standing(turn, current, extends=extends, carries=carries),
-            current.id if is_summary else None,
+            current if is_summary else None,
         )
 
     async def _parent(

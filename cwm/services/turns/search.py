@@ -41,12 +41,28 @@ class Search:
         of: TurnSource | None = None,
         limit: int = 20,
         cursor: str | None = None,
+        *,
+        whole: bool = False,
     ) -> FindingPage:
         """Messages with all words of ``query``, the newest session first, and in it the newest turn.
 
         In one session or in the context of a window if ``of`` names it. A call ends with the session in which it has read 20,000
-        messages. CWM-1001/1002/1003, 2001, 2002.
+        messages. With ``whole`` each finding has its message. CWM-1001/1002/1003, 2001, 2002, 4004.
         """
+        page = await self._page(principal, query, of, limit, cursor)
+        return replace(page, findings=await self._read(principal.tenant, page.findings)) if whole else page
+
+    async def _read(self, tenant: str, findings: Sequence[Finding]) -> list[Finding]:
+        contents = {}
+        for session_id in {finding.session_id for finding in findings}:
+            digests = {each.digest for each in findings if each.session_id == session_id}
+            for message in await self.history.registry.messages_with(tenant, session_id, sorted(digests)):
+                contents[session_id, message.digest] = message.content
+        return [replace(each, content=contents.get((each.session_id, each.digest))) for each in findings]
+
+    async def _page(
+        self, principal: Principal, query: str, of: TurnSource | None, limit: int, cursor: str | None
+    ) -> FindingPage:
         words = Words.parse(query)
         if not 1 <= limit <= MAX_FINDINGS:
             raise InvalidParameterError(f"limit is 1 to {MAX_FINDINGS}.", field="limit", limit=limit)

@@ -20,7 +20,7 @@ from cwm.domain.origin import ORIGIN
 from cwm.domain.prefix import TokenIds, digests_at, pack
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.domain.turn import Message, Turn, TurnParts
+from cwm.domain.turn import Message, Turn, TurnParts, TurnTag, compaction_tag
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.turns import TurnRecords
@@ -139,6 +139,7 @@ class RunningTurn:
     _id: str | None = None
     _block: int = 0
     _missed: Miss | None = None
+    _compacted: Turn | None = None
 
     @property
     def id(self) -> str | None:
@@ -154,6 +155,11 @@ class RunningTurn:
     def missed(self) -> Miss | None:
         """Why the engine computed more of its prompt than was to be expected, once it is recorded."""
         return self._missed
+
+    @property
+    def compacts(self) -> bool:
+        """Whether it goes on from a summary, once it is recorded."""
+        return self._compacted is not None
 
     async def line(self, current: Turn) -> Sequence[str]:
         """The digests of the messages of an ended turn. CWM-4004."""
@@ -241,7 +247,7 @@ class RunningTurn:
                 parent_messages=parentage.parent_messages,
                 continues=parentage.continues,
                 main=parentage.standing is not Standing.SIDE,
-                compacts=parentage.compacts,
+                compacts=None if parentage.compacts is None else parentage.compacts.id,
             )
             if (parent := parentage.parent) is not None:
                 self._missed = miss(turn, parent, self._block) if self._block else None
@@ -263,7 +269,28 @@ class RunningTurn:
             self._turns.remember(turn, messages)
         if session is None:
             await self.lost("session moved on or no longer live", total)
+        else:
+            self._compacted = parentage.compacts
         return session
+
+    async def tag_compacted(self) -> None:
+        """Tag the turn that it compacts, until its session is deleted; a tag of this name that there is stays."""
+        if (before := self._compacted) is None:
+            return
+        turns = self._turns
+        tag = TurnTag(
+            tenant=before.tenant,
+            name=compaction_tag(before),
+            session_id=before.session_id,
+            turn_id=before.id,
+            author=self._principal.subject,
+            created_at=turns.clock.now(),
+            automatic=True,
+        )
+        with suppress(CwmError):
+            if await turns.records.tag(tag) == tag:
+                details = {"tag": tag.name, "turn": tag.turn_id}
+                await self._note("session.compaction", "tagged", Severity.INFO, details)
 
     async def close(self) -> None:
         """Forget a turn that left no answer."""

@@ -6,10 +6,12 @@ import pytest
 
 from cwm.domain.errors import TurnNotFoundError
 from cwm.domain.turn import Message, Profile, TurnSource
+from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
+from cwm.services.turns.generate import TurnInput
 from cwm.services.turns.history import History
 from tests.services.replicas_of import ANN
-from tests.services.turns.talk import AGENT, TITLE, assistant, took, user
+from tests.services.turns.talk import AGENT, TITLE, answered, asked, assistant, took, user
 from tests.services.windows_of import Gateway
 
 FIRST = tuple(range(100, 140))
@@ -33,6 +35,50 @@ async def test_a_turn_that_goes_on_from_a_summary_says_from_what_and_what_is_gon
         assert result.fact_count == 2
     with pytest.raises(TurnNotFoundError):
         await compactions.left_out(ANN, TurnSource(turn_id=before.id))
+
+
+async def test_a_compaction_is_undone_by_the_tag_of_the_turn_before_it(cwm: Gateway) -> None:
+    history = History(cwm.registry, cwm.thaw.journal)
+    await cwm.open_session(ANN, "s1")
+    before = await took(cwm, FIRST, messages=BEGINNING[:1], text="Noted.")
+    compacting = await asked(cwm, [user("Summary: eval is never to be used.")])
+    await answered(compacting, SUMMARY, (7,), "Go on.")
+    assert compacting.compacts
+    for _ in range(2):
+        await compacting.tag_compacted()
+    result = await Compactions(history).left_out(ANN, TurnSource(session_id="s1"))
+    assert result.tag == "s1.before-compaction-1"
+    branches = Branches(cwm.registry, cwm.thaw.journal, cwm.clock)
+    await branches.revert(ANN, f"tag:{result.tag}")
+    generated = await cwm.generate(ANN, "s1", TurnInput(text="Which port?", max_tokens=2))
+    current = await cwm.registry.current_turn("acme", "s1")
+    assert current is not None
+    assert (current.parent, current.parent_at, current.main) == (before.id, before.total_tokens, True)
+    assert generated.token_count == current.total_tokens > before.total_tokens
+    tagged = ("session.compaction", "tagged")
+    assert (await cwm.events()).count(tagged) == 1
+
+
+async def test_the_tag_of_a_compaction_replaces_none_of_its_name_and_goes_with_its_session(
+    cwm: Gateway,
+) -> None:
+    branches = Branches(cwm.registry, cwm.thaw.journal, cwm.clock)
+    await cwm.open_session(ANN, "s1")
+    first = await took(cwm, FIRST, messages=BEGINNING[:1], text="Noted.")
+    await branches.tag(ANN, "s1.before-compaction-2", first.id)
+    for text, start in (("A summary.", 700), ("A summary of that.", 800), ("Another.", 900)):
+        compacting = await asked(cwm, [user(text)])
+        await answered(compacting, (*FIRST[:10], *range(start, start + 20)), (7,), "Go on.")
+        await compacting.tag_compacted()
+    tags = await cwm.registry.tags("acme")
+    assert {tag.name: tag.automatic for tag in tags} == {
+        "s1.before-compaction-1": True,
+        "s1.before-compaction-2": False,
+        "s1.before-compaction-3": True,
+    }
+    await cwm.end_session(ANN, "s1")
+    assert [tag.name for tag in await cwm.registry.tags("acme")] == ["s1.before-compaction-2"]
+    assert await cwm.registry.tag(tags[0]) is None
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,17 @@ async def test_messages_with_the_words_are_found_the_newest_first(cwm: Gateway) 
     assert excerpts(await search(ANN, "nowhere")) == []
 
 
+async def test_the_messages_that_were_found_are_given_word_for_word(cwm: Gateway) -> None:
+    search = Search(History(cwm.registry, cwm.thaw.journal))
+    page = await search(ANN, "4711", TurnSource(session_id="s1"), whole=True)
+    assert [each.content for each in page.findings] == [SAID[1].content]
+    page = await search(ANN, "number", limit=2, whole=True)
+    assert [(each.content or {}).get("content") for each in page.findings] == [
+        "A number of another session.",
+        "No whole number.",
+    ]
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
 async def test_pages_follow_each_other_without_gap_or_repetition(cwm: Gateway, limit: int) -> None:
     search, cursor, found = Search(History(cwm.registry, cwm.thaw.journal)), None, []

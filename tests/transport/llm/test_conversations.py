@@ -138,6 +138,21 @@ async def test_what_codex_says_to_go_on_from_a_summary_is_the_next_turn(cwm: Gat
     assert [turn.compactions for turn in turns] == [3, 2, 1, 1, 0, 0]
 
 
+async def test_the_turn_before_a_compaction_is_tagged_by_itself(cwm: Gateway) -> None:
+    await say(cwm, system("Agent."), HEY, headers=codex(0))
+    assert await cwm.registry.tags(TENANT) == []
+    for _ in range(2):
+        await say(cwm, system("Agent."), ON, headers=codex(1))
+    await say(cwm, system("Agent."), HEY, headers=codex(2))
+    await cwm.pass_through.drain(60)
+    names = {tag.turn_id: tag.name for tag in await cwm.registry.tags(TENANT) if tag.automatic}
+    turns = await cwm.registry.turns(TENANT, "t-1", TurnQuery())
+    assert {turn.number: names[turn.id] for turn in turns if turn.id in names} == {
+        1: "t-1.before-compaction-1",
+        3: "t-1.before-compaction-3",
+    }
+
+
 @pytest.mark.parametrize("kind", ["compaction", "memory"])
 async def test_a_summary_is_no_conversation_even_where_nothing_was_recorded_before(
     cwm: Gateway, kind: str

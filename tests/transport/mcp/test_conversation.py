@@ -56,6 +56,22 @@ async def test_an_agent_is_in_the_conversation_that_its_client_names_or_called_f
     assert answer["id" if tool == "window_status" else "session_id"] == "two"
 
 
+async def test_what_was_said_is_searched_in_the_conversation_of_the_agent_or_in_all(
+    agent: Agent, gateway: Gateway
+) -> None:
+    for number in ("one", "two"):
+        await talked(gateway, agent, number)
+    meta = {"threadId": "two"}
+    own = (await asked(agent, "turn_search", meta, query="hello", include_messages=True)).value
+    assert [(each["session_id"], each["message"]) for each in own["results"]] == [("two", HELLO.content)]
+    everywhere = (await asked(agent, "turn_search", meta, query="hello", all_sessions=True)).value
+    assert {each["session_id"] for each in everywhere["results"]} == {"one", "two"}
+    named = (
+        await asked(agent, "turn_search", meta, query="hello", all_sessions=True, session_id="one")
+    ).value
+    assert [each["session_id"] for each in named["results"]] == ["one"]
+
+
 async def test_an_agent_in_one_conversation_need_not_say_which(agent: Agent, gateway: Gateway) -> None:
     assert (await asked(agent, "turn_log", {})).error["code"] == "CWM-2001"
     others: dict[str, dict[str, Any]] = {

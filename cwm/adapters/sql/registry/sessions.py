@@ -33,7 +33,12 @@ from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.turns.sealed import sealed_turn
-from cwm.adapters.sql.turns.transcripts import copy_messages, forget_deleted, said_in
+from cwm.adapters.sql.turns.transcripts import (
+    copy_messages,
+    forget_automatic_tags,
+    forget_deleted,
+    said_in,
+)
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import (
     SessionAlreadyExistsError,
@@ -188,6 +193,7 @@ class SessionRecords:
             raise SessionNotActiveError(
                 f"Session '{session_id}' is frozen; delete its windows first.", session_id=session_id
             )
+        forget_automatic_tags(connection, tenant, session_id)
         change = update(sessions).where(_is(tenant, session_id))
         connection.execute(
             change.values(

@@ -14,6 +14,7 @@ from cwm.adapters.sql.tables.turns import turn_tags, turns
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.adapters.sql.turns.transcripts import forget_deleted, locked
 from cwm.adapters.sql.vault import Vault
+from cwm.domain.session import SessionState
 from cwm.domain.turn import TurnState, TurnTag
 
 _AT_MOST: Final = 1000
@@ -28,7 +29,9 @@ class TagRecords:
         # The tag, then sessions by their ids: whoever removes turns of a session locks it, too.
         row = _row(connection, tag.tenant, tag.name, lock=True)
         for session_id in sorted({tag.session_id, *([row.session_id] if row is not None and move else [])}):
-            locked(connection, tag.tenant, session_id)
+            state = locked(connection, tag.tenant, session_id)
+        if tag.automatic and state == SessionState.DELETED.value:
+            return None
         ended = select(turns.c.id).where(
             turns.c.tenant == tag.tenant,
             turns.c.session_id == tag.session_id,

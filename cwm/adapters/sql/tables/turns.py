@@ -7,7 +7,7 @@ the answer is awaited. ``messages`` lists the digests of the messages behind ``p
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Boolean, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, Table
+from sqlalchemy import JSON, Boolean, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, Table, false
 
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
 
@@ -92,6 +92,7 @@ turn_tags = Table(
     required("turn_id", Text),
     required("author", Text),
     required("created_at", UtcDateTime),
+    required("automatic", Boolean, server_default=false()),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
     Index(None, "tenant", "session_id"),
 )

@@ -30,7 +30,7 @@ def findings_in(
         for index, digest in enumerate(messages_in(vault, tenant, row.id, row.messages)[:said]):
             match = next((matches[name] for name in vault.names(tenant, digest) if name in matches), None)
             if match is not None:
-                findings.append(Finding(session_id, row.id, row.number, index, *match, row.asked_at))
+                findings.append(Finding(session_id, row.id, row.number, index, *match, row.asked_at, digest))
     return sorted(findings, key=lambda each: (each.number, each.index), reverse=True), count
 
 

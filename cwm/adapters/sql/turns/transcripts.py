@@ -57,6 +57,12 @@ def locked(connection: Connection, tenant: str, session_id: str) -> str | None:
     return connection.execute(state.with_for_update()).scalar_one_or_none()
 
 
+def forget_automatic_tags(connection: Connection, tenant: str, session_id: str) -> None:
+    """Tags are locked before sessions: so they go before a session is changed."""
+    mine = and_(turn_tags.c.tenant == tenant, turn_tags.c.session_id == session_id)
+    connection.execute(delete(turn_tags).where(mine, turn_tags.c.automatic))
+
+
 def forget_deleted(connection: Connection, vault: Vault, tenant: str, session_id: str) -> None:
     """Of a deleted session, remove the turns that no window and no tag consists of, and its row with the last of those."""
     if locked(connection, tenant, session_id) != SessionState.DELETED.value:

@@ -358,6 +358,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "success": True,
             "turn": "turn_9b20",
             "before": "turn_44af",
+            "tag": "session_abc123.before-compaction-14",
             "fact_count": 31,
             "left_out_count": 1,
             "facts": [{"kind": "number", "text": "4711", "message": 3, "role": "user"}],

@@ -14,6 +14,7 @@ from cwm.domain.session import Session
 from cwm.domain.turn import Turn, TurnTag
 from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Window
+from cwm.domain.word_search import Finding
 from cwm.ports.kv_tier import TierUsage
 from cwm.services.health.inspect import CacheStats, Health
 from cwm.services.results.savings import SavedTokens
@@ -159,13 +160,16 @@ def turn_log(log: TurnLog) -> schemas.TurnLog:
 
 
 def turn_tag(tag: TurnTag) -> schemas.TurnTag:
-    return {
+    answer: schemas.TurnTag = {
         "tag": tag.name,
         "turn": tag.turn_id,
         "session_id": tag.session_id,
         "author": tag.author,
         "created_at": moment(tag.created_at),
     }
+    if tag.automatic:
+        answer["automatic"] = True
+    return answer
 
 
 def turn_shown(transcript: Transcript, message_format: str = "openai") -> schemas.TurnShown:
@@ -193,21 +197,25 @@ def turn_shown(transcript: Transcript, message_format: str = "openai") -> schema
 def turns_found(page: FindingPage) -> schemas.TurnsFound:
     answer: schemas.TurnsFound = {
         "success": True,
-        "results": [
-            {
-                "session_id": finding.session_id,
-                "turn": finding.turn_id,
-                "number": finding.number,
-                "role": finding.role,
-                "excerpt": finding.excerpt,
-                "asked_at": moment(finding.asked_at),
-            }
-            for finding in page.findings
-        ],
+        "results": [_turn_found(finding) for finding in page.findings],
         "searched_messages": page.searched,
     }
     if page.next_cursor is not None:
         answer["next_cursor"] = page.next_cursor
+    return answer
+
+
+def _turn_found(finding: Finding) -> schemas.TurnFound:
+    answer: schemas.TurnFound = {
+        "session_id": finding.session_id,
+        "turn": finding.turn_id,
+        "number": finding.number,
+        "role": finding.role,
+        "excerpt": finding.excerpt,
+        "asked_at": moment(finding.asked_at),
+    }
+    if finding.content is not None:
+        answer["message"] = dict(finding.content)
     return answer
 
 
@@ -231,7 +239,7 @@ def turn_diff(difference: Difference) -> schemas.TurnDiff:
 
 
 def left_out(result: LeftOut) -> schemas.LeftOut:
-    return {
+    answer: schemas.LeftOut = {
         "success": True,
         "turn": result.turn.id,
         "before": result.before.id,
@@ -239,6 +247,9 @@ def left_out(result: LeftOut) -> schemas.LeftOut:
         "left_out_count": len(result.facts),
         "facts": [_fact(fact) for fact in result.facts[:_MOST_FACTS]],
     }
+    if result.tag is not None:
+        answer["tag"] = result.tag
+    return answer
 
 
 def _fact(fact: Fact) -> schemas.LeftOutFact:

@@ -397,6 +397,9 @@ class TurnTag(TypedDict):
     session_id: str
     author: str
     created_at: Timestamp
+    automatic: NotRequired[
+        Annotated[bool, Field(description="true: set before a compaction; it goes with its session")]
+    ]
 
 
 class TurnTagged(TurnTag):
@@ -440,6 +443,7 @@ class TurnFound(TypedDict):
     role: str
     excerpt: Annotated[str, Field(description="Up to 240 characters of the message around the first word")]
     asked_at: str
+    message: NotRequired[Annotated[dict[str, Any], Field(description="The whole, in OpenAI's format")]]
 
 
 class TurnsFound(TypedDict):
@@ -473,6 +477,7 @@ class LeftOut(TypedDict):
     success: bool
     turn: Annotated[str, Field(description="The turn that goes on from the summary")]
     before: Annotated[str, Field(description="The last turn of the whole conversation")]
+    tag: NotRequired[Annotated[str, Field(description="Its tag: tag:NAME stands for before")]]
     fact_count: Annotated[int, Field(description="Facts that the conversation had")]
     left_out_count: int
     facts: Annotated[list[LeftOutFact], Field(description="Those that are gone, at most 500")]

@@ -104,7 +104,10 @@ async def turn_search(
         Field(min_length=1, max_length=MAX_CHARS, description="Up to 8 words, which a message must all have"),
     ],
     session_id: Annotated[
-        inputs.SessionId | None, Field(description="Search only this session; give this or window_name")
+        inputs.SessionId | None,
+        Field(
+            description="Id of a session; the conversation you are in if this, window_name and all_sessions are left out"
+        ),
     ] = None,
     window_name: Annotated[
         inputs.WindowName | None, Field(description="Search only the context of this window")
@@ -113,18 +116,28 @@ async def turn_search(
         int, Field(ge=1, le=MAX_FINDINGS, description="Maximum number of messages to return")
     ] = 20,
     cursor: Annotated[str | None, Field(description="next_cursor of the previous page")] = None,
+    include_messages: Annotated[
+        bool, Field(description="true: with the whole messages, word for word, not only excerpts")
+    ] = False,
+    all_sessions: Annotated[
+        bool, Field(description="true: search all sessions, if neither session_id nor window_name is given")
+    ] = False,
     caller: Caller = CALLER,
 ) -> schemas.TurnsFound:
-    """Search what was said in all sessions, or in one session or window: messages that have all words, in any case.
+    """Search what was said in a conversation, or in all of them: messages that have all words, in any case.
 
-    The newest session comes first, and in it the newest turn. turn_show reads more around a message. A call reads about
-    20,000 messages at most: with next_cursor there is more to search, also when results is empty. Where messages are
-    not kept, nothing is found.
+    Use it to recall what you do not see any more: it finds everything that was said in the session, on all branches, also what
+    a compaction left out. The newest turn comes first; of all_sessions, the newest session. turn_show reads more around a message.
+    A call reads about 20,000 messages at most: with next_cursor there is more to search, also when results is empty. Where
+    messages are not kept, nothing is found.
 
     Errors: CWM-1001/1002/1003 malformed field; CWM-2001 no such session; CWM-2002 no such window.
     """
+    if window_name is None and not (all_sessions and session_id is None):
+        session_id = await session_of(caller, session_id)
     of = None if session_id is window_name is None else _source(session_id, window_name)
-    return render.turns_found(await caller.services.search(caller.principal, query, of, limit, cursor))
+    page = await caller.services.search(caller.principal, query, of, limit, cursor, whole=include_messages)
+    return render.turns_found(page)
 
 
 async def turn_diff(
@@ -158,7 +171,8 @@ async def turn_left_out(
 
     Use it after a client compacted its history. Facts are names, numbers, paths, URLs, identifiers, quotations, and
     instructions of the user, found by comparing texts, without a model. message is the position in the
-    messages of turn_show of before, which has all of it word for word; turn_revert to before undoes the compaction.
+    messages of turn_show of before, which has all of it word for word; turn_search finds it by its words. turn_revert to before, or to
+    its tag, undoes the compaction: what comes next goes on from there.
 
     Errors: CWM-1001/1003 malformed or missing field; CWM-2001 no such session; CWM-2007 no such turn, or no
     compaction.
