@@ -167,6 +167,7 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         "cwm-session-id": f"{A}-s",
         "new_session_id": f"{A}-s",
         "as_session": f"{A}-s",
+        "into_session": f"{A}-s",
         "window_name": window.name,
         "source_window": window.name,
         "target_window": window.name,

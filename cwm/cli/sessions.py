@@ -17,10 +17,10 @@ from cwm.cli.console import (
 )
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.windows import OnlyVisibility, Visibility, VisibilityOption, print_status
-from cwm.cli.wording import moment
+from cwm.cli.wording import count, moment
 
 app = typer.Typer(
-    no_args_is_help=True, help="List, open, show, continue and delete sessions of a running gateway."
+    no_args_is_help=True, help="List, open, show, continue, merge and delete sessions of a running gateway."
 )
 
 SessionId = Annotated[str, typer.Argument(help="Id of the session.", metavar="SESSION")]
@@ -127,6 +127,19 @@ def unfreeze(session: SessionId, as_json: JsonOption = False, url: UrlOption = N
     answer = call(url, "session_unfreeze", {"session_id": session})
     end_with_json(answer, as_json=as_json)
     print(f"Session {session} is {answer['state']}.")
+
+
+@app.command()
+def merge(
+    source: Annotated[str, typer.Argument(help="Id of the session that ends.", metavar="FROM")],
+    target: Annotated[str, typer.Argument(help="Id of the session that gets its turns.", metavar="INTO")],
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Make the turns of one session branches of another; its windows and tags move along."""
+    answer = call(url, "session_merge", {"session_id": source, "into_session": target})
+    end_with_json(answer, as_json=as_json)
+    print(f"Session {target} has {count(answer['turn_count'], 'turn')}; {source} ended.")
 
 
 @app.command()

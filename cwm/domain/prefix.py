@@ -46,8 +46,8 @@ def digests_at(packed: bytes, lengths: Collection[int]) -> dict[int, str]:
     return digests
 
 
-def common_length(a: TokenIds, b: TokenIds) -> int:
-    """How many leading tokens two sequences share."""
+def common_length(a: tuple[object, ...], b: tuple[object, ...]) -> int:
+    """How many leading items two sequences share, tokens for example."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2

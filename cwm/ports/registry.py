@@ -110,6 +110,15 @@ class Registry(TurnRecords, Protocol):
     async def expire_session(self, session: Session, at: datetime) -> bool:
         """Make a live session read-only. False when it changed, or a turn of it started, since it was read."""
 
+    async def merge_sessions(self, source: Session, target: Session, at: datetime) -> Session | None:
+        """Make the turns of ``source`` turns of ``target``, in the order in which they were asked, and remove ``source``.
+
+        The first turn of each tree, but of the oldest, gets the parent among the other session's earlier turns with which it shares
+        the longest prefix. Windows, tags and messages move along. The current turn is the one of both that was asked last.
+        Returns the target; None, and nothing changes, when either changed since it was read or the target is not live.
+        CWM-3002 (retryable) while a turn of either is in flight, CWM-4002 (retryable) while a window is being stored.
+        """
+
     async def remove_session(
         self,
         tenant: str,

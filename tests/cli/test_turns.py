@@ -91,6 +91,19 @@ async def test_contexts_are_compared_and_gone_back_to(stocked: tuple[str, list[s
     assert cwm(tmp_path, "turns", "delete", second, "--yes", "--url", url).stdout == "Deleted 1 turn.\n"
 
 
+async def test_two_sessions_are_merged(stocked: tuple[str, list[str]], tmp_path: Path) -> None:
+    url, turns = stocked
+    for name, turn in zip(("a", "b", "c"), (*turns, turns[0]), strict=True):
+        cwm(tmp_path, "turns", "branch", turn, "--session", name, "--url", url)
+    for name, count in (("b", 2), ("c", 3)):
+        merged = cwm(tmp_path, "sessions", "merge", name, "a", "--url", url).stdout
+        assert merged == f"Session a has {count} turns; {name} ended.\n"
+    shown = cwm(tmp_path, "turns", "show", "a", "--url", url).stdout
+    assert shown == "[user]\nOne?\n\n[assistant]\nFirst.\n\n"
+    refused(cwm(tmp_path, "sessions", "merge", "b", "a", "--url", url), "CWM-2001")
+    refused(cwm(tmp_path, "sessions", "merge", "a", "s", "--url", url), "CWM-1003")
+
+
 async def test_turns_are_named_and_gone_back_to_by_name(
     stocked: tuple[str, list[str]], tmp_path: Path
 ) -> None:

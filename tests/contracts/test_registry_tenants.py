@@ -108,6 +108,9 @@ _CALLS: Final[dict[str, Call]] = {
     "turns_elsewhere": lambda r, t, _: r.turns_elsewhere(t, "bob"),
     "tree_size": lambda r, t, n: r.tree_size(t, f"of-{n}"),
     "make_room": lambda r, t, n: r.make_room(a_session(f"of-{n}", t), TreeLimit(turns=1)),
+    "merge_sessions": lambda r, t, n: r.merge_sessions(
+        a_session(f"of-{n}", t), a_session("of-w1" if n == "w2" else "of-w2", t), LATER
+    ),
     "unfreeze": lambda r, t, n: r.unfreeze(a_session(f"of-{n}", t), LATER),
     "share_session": lambda r, t, n: r.share_session(a_session(f"of-{n}", t), "owner:ann"),
     "share_window": lambda r, t, n: r.share_window(_of(t, n), "owner:ann", LATER),

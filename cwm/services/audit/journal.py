@@ -26,6 +26,7 @@ _CHANGED_URIS: Final[Mapping[str, tuple[str, ...]]] = {
     "session_create": (SESSIONS_URI,),
     "session_delete": (SESSIONS_URI,),
     "session_unfreeze": (SESSIONS_URI,),
+    "session_merge": (SESSIONS_URI, WINDOWS_URI),
     "session_share": (SESSIONS_URI, WINDOWS_URI),
     "window_share": (WINDOWS_URI,),
     "turn_branch": (SESSIONS_URI,),

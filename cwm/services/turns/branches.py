@@ -1,11 +1,17 @@
-"""Branches: a new session at any turn, an earlier turn made current, a branch removed, a frozen session continued, tags."""
+"""Branches: a new session at any turn, an earlier turn made current, a branch removed, sessions merged or continued, tags."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 from uuid import uuid4
 
-from cwm.domain.errors import SessionNotActiveError, TurnNotFoundError, TurnTagExistsError
+from cwm.domain.errors import (
+    InvalidParameterError,
+    SessionNotActiveError,
+    TurnNotFoundError,
+    TurnTagExistsError,
+)
 from cwm.domain.names import require_session_id, require_turn_tag
 from cwm.domain.principal import TENANT, Principal
 from cwm.domain.session import BRANCHED_FROM, Session, SessionState
@@ -15,6 +21,9 @@ from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of, turn_of
 from cwm.services.audit.journal import Journal, of_another
+from cwm.services.turns.grow import TEMPLATE
+
+_ALIKE: Final = ("owner", "circle", "model", "salt_scope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,38 @@ class Branches:
         except TurnNotFoundError:
             return False
         return True
+
+    async def merge(self, principal: Principal, session_id: str, into: str) -> tuple[Session, int]:
+        """Make the turns of one session branches of another, and end the first. Returns the other, and how many turns it has.
+
+        CWM-1001, 1003, 2001, 3002, 4002.
+        """
+        for each in (session_id, into):
+            require_session_id(each)
+        async with self.journal.entry(principal, "session_merge", session_id=into) as details:
+            source = await session_of(self.registry, principal, session_id, Right.DELETE)
+            target = await session_of(self.registry, principal, into, Right.USE)
+            details.update(of_another(principal, source.owner), merged=source.id)
+            differing = [name for name in _ALIKE if getattr(source, name) != getattr(target, name)]
+            if source.own_metadata.get(TEMPLATE) != target.own_metadata.get(TEMPLATE):
+                differing.append("template")
+            if source.id == target.id or differing:
+                raise InvalidParameterError(
+                    f"Session '{source.id}' can be merged into one that has the same owner, visibility, model, cache "
+                    "salt and template options, and is not itself.",
+                    field="into_session",
+                    differing=differing,
+                )
+            target.require_live("a merge")
+            session = await self.registry.merge_sessions(source, target, self.clock.now())
+            if session is None:
+                raise SessionNotActiveError(
+                    f"Session '{source.id}' or '{target.id}' changed; look at both and merge again.",
+                    session_id=into,
+                )
+            count = (await self.registry.tree_size(session.tenant, session.id)).turns
+            details.update(turns=count)
+            return session, count
 
     async def unfreeze(self, principal: Principal, session_id: str) -> Session:
         """Let a frozen or expired session take turns again; its windows stay as they are. CWM-1001, 2001, 3002."""

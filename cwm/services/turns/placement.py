@@ -119,7 +119,7 @@ class Placement:
         return Parentage(
             parent,
             parent_at,
-            _common(request_digests, inherited) if said.whole else len(inherited),
+            common_length(request_digests, tuple(inherited)) if said.whole else len(inherited),
             continues,
             Standing.SIDE if said.apart else standing(turn, current, extends=extends, carries=carries),
             current if is_summary else None,
@@ -173,9 +173,3 @@ class Placement:
 def _alone(said: Said) -> Parentage:
     """The place of a turn with nothing before it."""
     return Parentage(standing=Standing.SIDE if said.apart else Standing.NEXT)
-
-
-def _common(a: Sequence[str], b: Sequence[str]) -> int:
-    return next(
-        (at for at, (left, right) in enumerate(zip(a, b, strict=False)) if left != right), min(len(a), len(b))
-    )

@@ -55,7 +55,7 @@ class BranchRecords:
 
     @writing
     def remove_branch(self, connection: Connection, turn: Turn) -> int:
-        current, rows = _at_rest(connection, turn.tenant, turn.session_id)
+        current, rows = at_rest(connection, turn.tenant, turn.session_id)
         parents = {row.id: row.parent for row in rows}
         branch = {turn.id} & parents.keys()
         while more := {child for child, parent in parents.items() if parent in branch} - branch:
@@ -86,7 +86,7 @@ class BranchRecords:
 
     @writing
     def make_room(self, connection: Connection, session: Session, limit: TreeLimit) -> TreeSize:
-        current, rows = _at_rest(connection, session.tenant, session.id)
+        current, rows = at_rest(connection, session.tenant, session.id)
         size, removed = _size(connection, session.tenant, session.id), TreeSize(0, 0)
         referred = {
             turn_id
@@ -136,7 +136,7 @@ def _referring(connection: Connection, table: Table, tenant: str, turn_ids: list
     )
 
 
-def _at_rest(connection: Connection, tenant: str, session_id: str) -> tuple[str | None, Sequence[Any]]:
+def at_rest(connection: Connection, tenant: str, session_id: str) -> tuple[str | None, Sequence[Any]]:
     """The current turn and the turns of a session that is locked and has none in flight, the oldest first. CWM-3002."""
     here = and_(sessions.c.tenant == tenant, sessions.c.id == session_id)
     current = connection.execute(select(sessions.c.current_turn).where(here).with_for_update()).scalar()

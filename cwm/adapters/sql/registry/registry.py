@@ -8,6 +8,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.branches import BranchRecords
 from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
+from cwm.adapters.sql.registry.merges import MergeRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
 from cwm.adapters.sql.registry.sessions import SessionRecords
 from cwm.adapters.sql.registry.tags import TagRecords
@@ -24,6 +25,7 @@ from cwm.ports.registry import Totals
 
 class SqlRegistry(
     BranchRecords,
+    MergeRecords,
     TagRecords,
     SessionRecords,
     TurnRecords,

@@ -373,6 +373,16 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "session_unfreeze": Example(
         {"session_id": "session_abc123"}, {"success": True, "session_id": "session_abc123", "state": "active"}
     ),
+    "session_merge": Example(
+        {"session_id": "session_def456", "into_session": "session_abc123"},
+        {
+            "success": True,
+            "session_id": "session_abc123",
+            "merged_session": "session_def456",
+            "turn_count": 14,
+            "token_count": 4096,
+        },
+    ),
     "session_share": Example(
         {"session_id": "session_abc123", "visibility": "tenant"}, {"success": True, "visibility": "tenant"}
     ),

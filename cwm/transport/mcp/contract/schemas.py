@@ -282,6 +282,14 @@ class SessionUnfrozen(TypedDict):
     state: SessionState
 
 
+class SessionMerged(TypedDict):
+    success: bool
+    session_id: str
+    merged_session: Annotated[str, Field(description="Id of the session that ended")]
+    turn_count: Annotated[int, Field(description="Turns that session_id has now")]
+    token_count: Annotated[int, Field(description="Tokens of its current turn")]
+
+
 class SessionItem(TypedDict):
     id: str
     model: str

@@ -170,6 +170,31 @@ async def session_unfreeze(
     return {"success": True, "session_id": session.id, "state": "active"}
 
 
+async def session_merge(
+    session_id: Annotated[inputs.SessionId, Field(description="Id of the session that ends")],
+    into_session: Annotated[inputs.SessionId, Field(description="Id of the session that gets its turns")],
+    caller: Caller = CALLER,
+) -> schemas.SessionMerged:
+    """Merge two sessions that are one conversation: the turns of session_id become branches of into_session.
+
+    Turns are numbered anew in the order in which they were asked; each tree hangs where its tokens leave the other's. Windows and
+    tags move along; the current turn is the one that was asked last, turn_revert chooses another. session_id is free again.
+    It cannot be undone, but turn_branch opens a session at any turn.
+
+    Errors: CWM-1001 malformed id; CWM-1003 another owner, visibility, model, cache salt or template options, or the same session; CWM-2001
+    no such session; CWM-3002 into_session takes no turns, one changed, or a turn is in flight (retryable);
+    CWM-4002 a window is still being stored (retryable).
+    """
+    session, turns = await caller.services.branches.merge(caller.principal, session_id, into_session)
+    return {
+        "success": True,
+        "session_id": session.id,
+        "merged_session": session_id,
+        "turn_count": turns,
+        "token_count": session.token_count,
+    }
+
+
 async def session_share(
     session_id: Annotated[inputs.SessionId, Field(description="Id of a session of yours")],
     visibility: Annotated[
@@ -194,6 +219,7 @@ def session_tools() -> list[FunctionTool]:
         tool(session_generate, "Take a turn in a session", schemas.Generated),
         tool(session_list, "List sessions", schemas.SessionList, read_only=True),
         tool(session_unfreeze, "Continue a frozen session", schemas.SessionUnfrozen),
+        tool(session_merge, "Merge two sessions", schemas.SessionMerged, destructive=True, idempotent=True),
         tool(session_share, "Say who may see a session", schemas.Shared, idempotent=True),
         tool(session_delete, "Delete a session", schemas.SessionDeleted, destructive=True, idempotent=True),
     ]

@@ -59,6 +59,7 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "turn_delete": _TALK,
     "turn_tag": _TALK,
     "session_unfreeze": _TALK,
+    "session_merge": _TALK,
     "session_share": _TALK,
     "session_create": _TALK,
     "session_generate": _TALK,
