@@ -37,7 +37,8 @@ class UnsavedQuery:
     """At most ``limit`` active sessions of whose current turn there is no window.
 
     Their context differs by ``tokens`` or more from that of their last automatic window, or this is from before
-    ``saved_before``; their last use was between ``used_since`` and ``used_before``. Only of ``tenant`` if given, and not of the tenants ``but``.
+    ``saved_before``; their last use was between ``used_since`` and ``used_before``. Only of ``tenant`` if given, and not of the tenants ``but``;
+    ``by_content`` as in ``SessionsSince``.
     """
 
     limit: int
@@ -47,3 +48,4 @@ class UnsavedQuery:
     used_before: datetime | None = None
     tenant: str | None = None
     but: frozenset[str] = frozenset()
+    by_content: bool | None = None

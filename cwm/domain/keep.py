@@ -45,12 +45,17 @@ class TreeLimit:
 
 @dataclass(frozen=True, slots=True)
 class KeepPolicy:
-    """Without ``messages`` turns have token ids alone. Lifetimes are in seconds, 0 for ever and None: as for all tenants."""
+    """Without ``messages`` turns have token ids alone. Lifetimes are in seconds, 0 for ever and None: as for all tenants.
+
+    Those of sessions that were found by what was said begin with ``found``; None: as for all sessions.
+    """
 
     messages: bool = True
     session_ttl: float | None = None
     session_kept: float | None = None
     tree: TreeLimit = TreeLimit()
+    found_session_ttl: float | None = None
+    found_session_kept: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

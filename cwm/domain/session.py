@@ -28,6 +28,11 @@ BRANCHED_FROM: Final = f"{OWN}branched_from"
 """Key of the turn of another session whose context a session begins with."""
 
 
+FOUND_BY: Final = "found_by"
+BY_CONTENT: Final = "content"
+"""How the session of a request that named none was found, in its metadata: by what was said, or else by its client's own id."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionMark:
     """A position in the list of sessions: right after the session with this creation time and id."""
@@ -49,12 +54,16 @@ class SessionQuery:
 
 @dataclass(frozen=True, slots=True)
 class SessionsSince:
-    """At most ``limit`` sessions that did not change from ``since`` on, of ``tenant`` (None: of all ``but`` these)."""
+    """At most ``limit`` sessions that did not change from ``since`` on, of ``tenant`` (None: of all ``but`` these).
+
+    ``by_content``: only those that were found by what was said, or none of them.
+    """
 
     since: datetime
     limit: int
     tenant: str | None = None
     but: frozenset[str] = frozenset()
+    by_content: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,11 @@ class Session:
         """The id of the turn of another session that this one begins with, by a branch or a thaw."""
         turn_id = self.metadata.get(BRANCHED_FROM)
         return turn_id if isinstance(turn_id, str) else None
+
+    @property
+    def by_content(self) -> bool:
+        """Whether its client named no conversation, and it was found by what was said."""
+        return self.metadata.get(FOUND_BY) == BY_CONTENT
 
     @property
     def user_metadata(self) -> dict[str, Any]:

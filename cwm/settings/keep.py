@@ -17,6 +17,8 @@ class PolicyFields(Fields):
     messages: Literal["kept", "none"] = "kept"
     session_ttl_seconds: Seconds | None = Field(None, ge=0, strict=True)
     session_kept_seconds: Seconds | None = Field(None, ge=0, strict=True)
+    found_session_ttl_seconds: Seconds | None = Field(None, ge=0, strict=True)
+    found_session_kept_seconds: Seconds | None = Field(None, ge=0, strict=True)
     session_turns: Count | None = Field(None, ge=1, strict=True)
     session_tokens: Bytes | None = Field(None, ge=1, strict=True)
 
@@ -26,6 +28,8 @@ class PolicyFields(Fields):
             self.session_ttl_seconds,
             self.session_kept_seconds,
             TreeLimit(self.session_turns, self.session_tokens),
+            self.found_session_ttl_seconds,
+            self.found_session_kept_seconds,
         )
 
 

@@ -154,6 +154,17 @@ async def test_a_message_that_one_of_both_keeps_is_kept(registry: SqlRegistry) -
         assert await registry.turn_messages(turn) == [SAID[0]]
 
 
+@pytest.mark.parametrize(("found", "named"), [("s1", "s2"), ("s2", "s1")])
+async def test_what_a_client_named_is_kept_for_as_long_as_that(
+    registry: SqlRegistry, found: str, named: str
+) -> None:
+    await registry.add_session(a_session(found, metadata={"found_by": "content"}), ())
+    await registry.add_session(a_session(named, metadata={"found_by": "client"}), ())
+    merged = await registry.merge_sessions(a_session("s2"), a_session("s1"), LATER)
+    assert merged is not None
+    assert merged.metadata == {}
+
+
 async def test_an_empty_session_is_merged_and_merged_into(registry: SqlRegistry, both: list[Turn]) -> None:
     await registry.add_session(a_session("empty"), ())
     assert await registry.merge_sessions(a_session("empty"), a_session("s1"), LATER) is not None

@@ -150,3 +150,11 @@ async def test_an_automatic_window_is_durable_without_a_proof(registry: Registry
     finished = await registry.finish_freeze(window, stored("a"), LATER)
     assert finished.proven_at == (None if automatic else LATER)
     assert await registry.window("acme", "w1") == finished
+
+
+async def test_sessions_that_were_found_by_what_was_said_are_asked_for_alone(registry: Registry) -> None:
+    await _talked(registry, "found", metadata={"found_by": "content"})
+    await _talked(registry, "named", metadata={"found_by": "client"})
+    await _talked(registry, "opened")
+    assert await _due(registry, replace(ANY, by_content=True)) == ["found"]
+    assert sorted(await _due(registry, replace(ANY, by_content=False))) == ["named", "opened"]

@@ -31,6 +31,12 @@ def test_a_tenant_changes_the_fields_that_it_names() -> None:
     assert policies.of("two") == KeepPolicy(session_ttl=0)
 
 
+def test_sessions_that_were_found_may_have_lifetimes_of_their_own() -> None:
+    policies = read("keep: {found_session_ttl_seconds: 60, tenants: {one: {found_session_kept_seconds: 0}}}")
+    assert policies.default == KeepPolicy(found_session_ttl=60)
+    assert policies.of("one") == KeepPolicy(found_session_ttl=60, found_session_kept=0)
+
+
 def test_a_session_may_be_bounded_in_turns_and_tokens() -> None:
     policies = read("keep: {session_turns: 9, tenants: {one: {session_tokens: 100}}}")
     assert policies.default.tree == TreeLimit(9)

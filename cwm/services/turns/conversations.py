@@ -18,13 +18,12 @@ from cwm.domain.conversation import (
 )
 from cwm.domain.errors import InvalidParameterError, SessionNotFoundError
 from cwm.domain.principal import Principal
-from cwm.domain.session import LIVE, Session, SessionQuery, SessionState
+from cwm.domain.session import BY_CONTENT, FOUND_BY, LIVE, Session, SessionQuery, SessionState
 from cwm.domain.turn import Message
 from cwm.domain.visibility import Right, may
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 
-FOUND_BY: Final = "found_by"
 PARENT: Final = "parent_session"
 
 _ANSWERS: Final = 8
@@ -85,7 +84,7 @@ class Conversations:
             session = await self.registry.session(principal.tenant, turn.session_id)
             if session is not None and _is_own(principal, session) and session.model == model:
                 return Captured(session.id, {}, values[-1])
-        return Captured(f"conversation_{uuid4().hex[:12]}", {FOUND_BY: "content"}, values[-1])
+        return Captured(f"conversation_{uuid4().hex[:12]}", {FOUND_BY: BY_CONTENT}, values[-1])
 
     async def current(
         self, principal: Principal, conversation: ClientConversation | None, call_id: str | None

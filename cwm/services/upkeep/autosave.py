@@ -15,7 +15,7 @@ from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Durability, Retention
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
-from cwm.services.upkeep.retention import RetentionPolicy
+from cwm.services.upkeep.retention import RetentionPolicy, lifetimes
 from cwm.services.windows.delete import Delete
 from cwm.services.windows.freeze import Freeze
 
@@ -73,8 +73,10 @@ class Autosave:
                     used_since=now - max(2 * every, _HOUR),
                 ),
             )
-            if ttl := timedelta(seconds=self.retention.ttl_of(tenant)):
-                yield policy, replace(query, tokens=0, used_before=now - ttl + min(ttl / 2, _HOUR))
+            for seconds, by_content in lifetimes(self.retention.ttl_of, tenant):
+                ttl = timedelta(seconds=seconds)
+                before = now - ttl + min(ttl / 2, _HOUR)
+                yield policy, replace(query, tokens=0, used_before=before, by_content=by_content)
 
     async def _save(self, session: Session, policy: AutosavePolicy, *, dry_run: bool) -> list[Step]:
         step = Step("save_session", session.tenant, session.id, StepOutcome.DONE, of_session=True)
@@ -94,7 +96,7 @@ class Autosave:
                 wait=False,
                 canary=False,
                 retention=Retention.BEST_EFFORT,
-                ttl_seconds=self._ttl_seconds(session.tenant),
+                ttl_seconds=self._ttl_seconds(session),
                 turn_id=turn.id,
                 automatic=True,
                 visibility=visibility_of(session.circle),
@@ -106,10 +108,12 @@ class Autosave:
             self._aside[session.tenant, session.id] = self.clock.now() + _HOUR
             return [replace(step, outcome=StepOutcome.FAILED, detail=error.message)]
 
-    def _ttl_seconds(self, tenant: str) -> int | None:
+    def _ttl_seconds(self, session: Session) -> int | None:
         """A session that nobody uses again is deleted by then."""
-        lifetimes = (self.retention.ttl_of(tenant), self.retention.kept_of(tenant))
-        return round(sum(lifetimes)) if all(lifetimes) else None
+        tenant, by_content = session.tenant, session.by_content
+        ttl = self.retention.ttl_of(tenant, by_content=by_content)
+        kept = self.retention.kept_of(tenant, by_content=by_content)
+        return round(ttl + kept) if ttl and kept else None
 
     async def _delete_older(self, session: Session, keep: int) -> list[Step]:
         """Their blocks stay: other turns of the session may need them, and the tiers evict what nobody uses."""

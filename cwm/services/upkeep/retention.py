@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.keep import KeepPolicies
@@ -28,6 +28,17 @@ AUTO_FROZEN: Final = "expired_"
 T = TypeVar("T", Session, Window)
 
 
+class Lifetime(Protocol):
+    def __call__(self, tenant: str | None, *, by_content: bool) -> float: ...
+
+
+def lifetimes(lifetime: Lifetime, tenant: str | None) -> Iterator[tuple[float, bool | None]]:
+    """Each that is not for ever, in seconds, and which sessions of a tenant have it: see ``SessionsSince.by_content``."""
+    others, found = (lifetime(tenant, by_content=by_content) for by_content in (False, True))
+    kinds = [(others, None)] if others == found else [(others, False), (found, True)]
+    yield from ((seconds, kind) for seconds, kind in kinds if seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
     """Lifetimes in seconds; 0 means for ever. ``session_kept`` runs from a session's expiry to its deletion.
@@ -40,15 +51,15 @@ class RetentionPolicy:
     auto_freeze: bool
     keep: KeepPolicies = field(default_factory=KeepPolicies)
 
-    def ttl_of(self, tenant: str | None) -> float:
-        """``session_ttl`` of a tenant; None: of those without a policy of their own."""
-        own = self.keep.of(tenant).session_ttl
-        return self.session_ttl if own is None else own
+    def ttl_of(self, tenant: str | None, *, by_content: bool = False) -> float:
+        """``session_ttl`` of a tenant (None: of those without a policy of their own), for sessions found by what was said or others."""
+        own = self.keep.of(tenant)
+        return _first(own.found_session_ttl if by_content else None, own.session_ttl, self.session_ttl)
 
-    def kept_of(self, tenant: str | None) -> float:
+    def kept_of(self, tenant: str | None, *, by_content: bool = False) -> float:
         """``session_kept``, likewise."""
-        own = self.keep.of(tenant).session_kept
-        return self.session_kept if own is None else own
+        own = self.keep.of(tenant)
+        return _first(own.found_session_kept if by_content else None, own.session_kept, self.session_kept)
 
 
 @dataclass(slots=True)
@@ -112,16 +123,16 @@ class Retain:
 
     async def _over(
         self,
-        lifetime: Callable[[str | None], float],
+        lifetime: Lifetime,
         query: Callable[[SessionsSince], Awaitable[list[Session]]],
     ) -> list[Session]:
         """At most a hundred sessions for each policy that are older than their tenant's ``lifetime``."""
         own, now, over = frozenset(self.policy.keep.by_tenant), self.clock.now(), []
         for tenant in (None, *sorted(own)):
-            if seconds := lifetime(tenant):
+            for seconds, by_content in lifetimes(lifetime, tenant):
                 since = now - timedelta(seconds=seconds)
                 but = frozenset[str]() if tenant else own
-                over += self._select(await query(SessionsSince(since, self._enough, tenant, but)))
+                over += self._select(await query(SessionsSince(since, self._enough, tenant, but, by_content)))
         return over
 
     async def _expire(self, session: Session, *, dry_run: bool) -> list[Step]:
@@ -147,7 +158,7 @@ class Retain:
         name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
         if dry_run:
             return _step("freeze_session", session, StepOutcome.PLANNED, f"as window {name}")
-        lifetime = self.policy.kept_of(session.tenant)
+        lifetime = self.policy.kept_of(session.tenant, by_content=session.by_content)
         try:
             await self.freeze(
                 session.keeper,
@@ -176,6 +187,10 @@ class Retain:
         except CwmError as error:
             return self._postponed("delete_session", session, error)
         return _step("delete_session", session, StepOutcome.DONE, detail)
+
+
+def _first(*lifetimes: float | None) -> float:
+    return next(lifetime for lifetime in lifetimes if lifetime is not None)
 
 
 def _step(action: str, item: Session | Window, outcome: StepOutcome, detail: str) -> Step:

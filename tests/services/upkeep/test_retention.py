@@ -102,6 +102,23 @@ async def test_a_tenant_has_its_own_lifetimes(
     assert sorted(done(await cwm.retain(dry_run=False))) == gone
 
 
+async def test_sessions_that_were_found_by_what_was_said_have_their_own_lifetimes(database: Database) -> None:
+    by_tenant = {"acme": KeepPolicy(found_session_ttl=60, found_session_kept=0)}
+    keep = KeepPolicies(KeepPolicy(found_session_kept=30), by_tenant)
+    cwm = gateway(database, policy=RetentionPolicy(600, 600, auto_freeze=False, keep=keep))
+    for tenant, found_by in (("acme", "content"), ("acme", "client"), ("acme", ""), ("bolt", "content")):
+        metadata = {"found_by": found_by} if found_by else {}
+        at = cwm.clock.now()
+        session = a_session(f"{tenant}-{found_by}", tenant, metadata=metadata, updated_at=at)
+        await cwm.registry.add_session(session, IDS)
+    cwm.clock.at += timedelta(minutes=2)
+    assert done(await cwm.retain(dry_run=False)) == ["acme-content"]
+    cwm.clock.at += timedelta(minutes=10)
+    assert sorted(done(await cwm.retain(dry_run=False))) == ["acme-", "acme-client", "bolt-content"]
+    cwm.clock.at += timedelta(minutes=2)
+    assert done(await cwm.retain(dry_run=False)) == ["bolt-content"]
+
+
 async def test_windows_that_cannot_be_deleted_do_not_stand_in_the_way_of_others(database: Database) -> None:
     cwm = looking(database, Failing)
     for number, name in enumerate(("bad1", "bad2", "w3", "w4", "w5")):

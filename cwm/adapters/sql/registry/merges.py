@@ -24,7 +24,7 @@ from cwm.adapters.sql.turns.sealed import opened_turn, sealed_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageReadError
 from cwm.domain.prefix import TokenIds, common_length
-from cwm.domain.session import LIVE, Session, SessionState
+from cwm.domain.session import FOUND_BY, LIVE, Session, SessionState
 from cwm.domain.turn import Turn
 from cwm.domain.window import Durability
 
@@ -65,9 +65,13 @@ class MergeRecords:
             its = and_(table.c.tenant == tenant, table.c.session_id == source.id)
             connection.execute(update(table).where(its).values(session_id=target.id))
         connection.execute(delete(sessions).where(_is(source)))
+        metadata = {**was.user_metadata, **now.metadata}
+        if was.by_content is not now.by_content:
+            # What its client named is kept for as long as that.
+            del metadata[FOUND_BY]
         current = max(filter(None, currents.values()), key=numbers.__getitem__, default=None)
         values: dict[str, Any] = {
-            "metadata": {**was.user_metadata, **now.metadata},
+            "metadata": metadata,
             "next_number": len(order) + 1,
             "revision": sessions.c.revision + 1,
             "updated_at": at,

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, or_, select
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.sessions import LIVE_STATES
@@ -21,7 +21,7 @@ from cwm.adapters.sql.transactions import reading
 from cwm.adapters.sql.turns.sealed import opened_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.autosave import UnsavedQuery
-from cwm.domain.session import Session, SessionsSince, SessionState
+from cwm.domain.session import BY_CONTENT, FOUND_BY, Session, SessionsSince, SessionState
 from cwm.domain.turn import Turn, TurnState
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.registry import Stock
@@ -107,6 +107,8 @@ class UpkeepRecords:
         )
         if query.tenant is not None:
             due = due.where(sessions.c.tenant == query.tenant)
+        if query.by_content is not None:
+            due = due.where(_found(by_content=query.by_content))
         if query.used_since is not None:
             due = due.where(sessions.c.updated_at >= query.used_since)
         if query.used_before is not None:
@@ -167,8 +169,16 @@ def _unchanged(connection: Connection, query: SessionsSince, states: Sequence[st
         statement = statement.where(sessions.c.tenant == query.tenant)
     if query.but:
         statement = statement.where(sessions.c.tenant.not_in(query.but))
+    if query.by_content is not None:
+        statement = statement.where(_found(by_content=query.by_content))
     rows = connection.execute(statement.order_by(sessions.c.updated_at).limit(query.limit))
     return [session_of(row) for row in rows]
+
+
+def _found(*, by_content: bool) -> ColumnElement[bool]:
+    """Sessions that were found by what was said, or all others."""
+    found_by = func.coalesce(sessions.c.metadata[FOUND_BY].as_string(), "")
+    return found_by == BY_CONTENT if by_content else found_by != BY_CONTENT
 
 
 def counts_by_name(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
