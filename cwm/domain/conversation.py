@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -36,12 +38,20 @@ class Capture(StrEnum):
 class CapturePolicies:
     """``by_tenant`` replaces ``default``; None: all for a single user, else those of clients that name their conversation.
 
-    ``headers`` name conversations beside those of the clients that CWM knows.
+    ``headers`` name conversations beside those of the clients that CWM knows. ``fixed_ids`` are hints: each stands for many conversations of
+    one configuration. ``by_cache_key``: so is a ``prompt_cache_key``. What has different hints is never one conversation.
     """
 
     default: Capture | None = None
     by_tenant: Mapping[str, Capture] = field(default_factory=dict)
     headers: tuple[str, ...] = ()
+    fixed_ids: tuple[str, ...] = ()
+    by_cache_key: bool = False
+
+    def fixed(self, session_id: str | None, conversation: ClientConversation | None) -> str | None:
+        """The id of a request, if it is a hint."""
+        named = session_id or (None if conversation is None else conversation.id)
+        return named if named in self.fixed_ids else None
 
     def of(self, tenant: str, *, single_user: bool) -> Capture:
         default = self.default or (Capture.ALL if single_user else Capture.NAMED)
@@ -80,9 +90,18 @@ def is_for(session_id: str, wanted: str) -> bool:
     return session_id == wanted or session_id.startswith(f"{wanted[:_BEGINNING_CHARS]}_")
 
 
-def chains(messages: Sequence[Message]) -> list[str]:
-    """A digest of what was said up to each message. Dates before and in the first question do not count."""
-    chain, values, opening = "", [], True
+def cache_key_of(body: bytes) -> str | None:
+    """The ``prompt_cache_key`` of a request's body, which is a JSON object."""
+    if b'"prompt_cache_key"' in body:
+        with suppress(RecursionError):
+            key = json.loads(body).get("prompt_cache_key")
+            return key if isinstance(key, str) else None
+    return None
+
+
+def chains(messages: Sequence[Message], *hints: str) -> list[str]:
+    """A digest of what was said up to each message, under the same hints. Dates before and in the first question do not count."""
+    chain, values, opening = chained("", *hints), [], True
     for message in messages:
         said = message.digest
         if opening:

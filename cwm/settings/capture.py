@@ -12,9 +12,11 @@ from cwm.settings.fields import Fields, SettingsError, first_fault
 
 CAPTURE: Final = "capture"
 _MOST_HEADERS: Final = 16
+_MOST_IDS: Final = 64
 
 _Tenant = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 _Header = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$"), AfterValidator(str.lower)]
+_FixedId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 # To YAML, off is false.
 _Mode = Annotated[Capture, BeforeValidator(lambda value: "off" if value is False else value)]
 
@@ -26,6 +28,8 @@ class TenantFields(Fields):
 class CaptureFields(Fields):
     mode: _Mode | None = None
     headers: list[_Header] = Field(default_factory=list, max_length=_MOST_HEADERS)
+    fixed_ids: list[_FixedId] = Field(default_factory=list, max_length=_MOST_IDS)
+    by_cache_key: bool = Field(False, strict=True)
     tenants: dict[_Tenant, TenantFields] = Field(default_factory=dict)
 
 
@@ -36,4 +40,6 @@ def read_capture(capture: Any, path: Path) -> CapturePolicies:
     except ValidationError as invalid:
         raise SettingsError(first_fault(invalid, CAPTURE, path, f"'{CAPTURE}'")) from None
     by_tenant = {tenant: own.mode for tenant, own in fields.tenants.items()}
-    return CapturePolicies(fields.mode, by_tenant, tuple(fields.headers))
+    return CapturePolicies(
+        fields.mode, by_tenant, tuple(fields.headers), tuple(fields.fixed_ids), fields.by_cache_key
+    )

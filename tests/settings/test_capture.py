@@ -28,7 +28,9 @@ def test_a_single_user_has_everything_recorded_and_a_team_what_clients_name(docu
 def test_the_example_of_the_docs_is_read_as_it_says() -> None:
     example = next(block for block in PAGE.split("```yaml\n")[1:] if block.startswith("capture:"))
     policies = read(example.partition("```")[0])
-    assert policies == CapturePolicies(Capture.ALL, {"acme": Capture.OFF}, ("x-thread",))
+    assert policies == CapturePolicies(
+        Capture.ALL, {"acme": Capture.OFF}, ("x-thread",), ("my-tool",), by_cache_key=True
+    )
     assert policies.of("acme", single_user=True) is Capture.OFF
     assert policies.of("others", single_user=False) is Capture.ALL
 
@@ -41,6 +43,8 @@ def test_the_example_of_the_docs_is_read_as_it_says() -> None:
         ("{mode: true}", "capture.mode in cwm.yaml"),
         ("{headers: [a b]}", "capture.headers.0 in cwm.yaml"),
         ("{tenants: {acme: {}}}", "capture.tenants.acme.mode in cwm.yaml: is required"),
+        ("{fixed_ids: ['']}", "capture.fixed_ids.0 in cwm.yaml"),
+        ("{by_cache_key: 1}", "capture.by_cache_key in cwm.yaml"),
         ("{modes: all}", "capture.modes in cwm.yaml: is not a field of 'capture'"),
     ],
 )

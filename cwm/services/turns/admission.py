@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from cwm.domain.conversation import Capture, ClientConversation, chained, is_for
+from cwm.domain.conversation import Capture, ClientConversation, cache_key_of, chained, is_for
 from cwm.domain.divergence import divergence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
@@ -102,19 +103,36 @@ class Admission:
     async def captured(
         self, principal: Principal, incoming: ClientRequest, request: TurnRequest
     ) -> Captured | None:
-        """The session of a request without a session id, by what its client calls the conversation, else by what it says."""
-        policy = self.conversations.policy(principal)
-        if policy is Capture.OFF or not incoming.captured or incoming.session_id is not None:
+        """The session of a request without a session id of its own, by what its client calls the conversation, else by what it says."""
+        policy, policies = self.conversations.policy(principal), self.conversations.policies
+        conversation = incoming.conversation
+        fixed = policies.fixed(incoming.session_id, conversation) if request.operation == "chat" else None
+        if fixed is not None:
+            conversation = None
+        elif incoming.session_id is not None:
             return None
-        if incoming.conversation is None and (policy is not Capture.ALL or request.operation != "chat"):
+        if policy is Capture.OFF or not incoming.captured:
+            return None
+        if (
+            conversation is None
+            and fixed is None
+            and (policy is not Capture.ALL or request.operation != "chat")
+        ):
             return None
         identity = await self._served(request.model)
         if identity is None or not self._recordable(request):
             return None
-        if incoming.conversation is not None:
-            return await self.conversations.named(principal, incoming.conversation, identity.model)
+        if conversation is not None:
+            return await self.conversations.named(principal, conversation, identity.model)
         messages = await aside(len(incoming.body), request.messages)
-        return await self.conversations.by_content(principal, messages, identity.model, again=incoming.again)
+        key = (
+            await aside(len(incoming.body), partial(cache_key_of, incoming.body))
+            if policies.by_cache_key
+            else None
+        )
+        return await self.conversations.by_content(
+            principal, messages, identity.model, again=incoming.again, fixed=fixed, cache_key=key
+        )
 
     async def counted(self, request: TurnRequest) -> Outbound:
         """A request that generates nothing and uses no KV."""

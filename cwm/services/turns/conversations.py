@@ -62,17 +62,26 @@ class Conversations:
         return Captured(await self._own(principal, conversation.session_id, model), metadata)
 
     async def by_content(
-        self, principal: Principal, messages: Sequence[Message], model: str, *, again: bool
+        self,
+        principal: Principal,
+        messages: Sequence[Message],
+        model: str,
+        *,
+        again: bool,
+        fixed: str | None = None,
+        cache_key: str | None = None,
     ) -> Captured | None:
         """The session with a turn that ended with one of the last answers in the messages; else a new one.
 
         Equal beginnings are conversations of their own, except where the client did not wait for the answer, or says that it
-        sends the request ``again``.
+        sends the request ``again``. Only what has the same hints is looked at: the ``fixed`` id, which a new session's begins with, and
+        the ``cache_key``.
         None where nothing is said.
         """
         if not messages:
             return None
-        values = chains(messages)
+        hints = [hint for hint in (fixed, cache_key) if hint is not None]
+        values = chains(messages, *hints)
         answered = [
             value
             for value, message in zip(values, messages, strict=True)
@@ -84,7 +93,13 @@ class Conversations:
             session = await self.registry.session(principal.tenant, turn.session_id)
             if session is not None and _is_own(principal, session) and session.model == model:
                 return Captured(session.id, {}, values[-1])
-        return Captured(f"conversation_{uuid4().hex[:12]}", {FOUND_BY: BY_CONTENT}, values[-1])
+        number = uuid4().hex
+        session_id = (
+            f"conversation_{number[:12]}"
+            if fixed is None
+            else session_id_beside(ClientConversation(fixed).session_id, number)
+        )
+        return Captured(session_id, {FOUND_BY: BY_CONTENT}, values[-1])
 
     async def current(
         self, principal: Principal, conversation: ClientConversation | None, call_id: str | None

@@ -29,7 +29,10 @@ CLAUDE: Final = {"X-Claude-Code-Session-Id": "00000000-0000-4000-8000-0000000000
 
 @pytest.fixture
 async def cwm(vllm: FakeVllm, tmp_path: Path) -> AsyncIterator[Gateway]:
-    policies = CapturePolicies(Capture.ALL, {"named": Capture.NAMED, "off": Capture.OFF}, ("x-our-thread",))
+    modes = {"named": Capture.NAMED, "off": Capture.OFF}
+    policies = CapturePolicies(
+        Capture.ALL, modes, ("x-our-thread",), ("a fixed/id", "fixed"), by_cache_key=True
+    )
     async with gateway(settings_for(vllm.url), tmp_path, capture=policies) as running:
         yield running
 
@@ -262,6 +265,43 @@ async def test_a_request_that_is_sent_again_because_its_client_left_joins_the_fi
     await cwm.turns_ended(first.id)
     assert again == first.id
     assert (await say(cwm, {"role": "user", "content": "ho"}))[0] != first.id
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"CWM-Session-Id": "fixed"},
+        {"X-Our-Thread": "a fixed/id"},
+        {"X-Our-Thread": "fixed", "x-tenant": "named"},
+    ],
+)
+async def test_what_begins_anew_under_an_id_that_is_fixed_is_a_session_of_its_own(
+    cwm: Gateway, headers: dict[str, str]
+) -> None:
+    other, _ = await say(cwm, HEY, headers=headers)
+    one, said = await say(cwm, HEY, headers=headers)
+    elsewhere, _ = await say(cwm, *said, ON)
+    assert (await say(cwm, *said, ON, headers=headers))[0] == one
+    assert len({one, other, elsewhere, "fixed"}) == 4
+    assert {(one or "")[:5], (other or "")[:5]} in ({"fixed"}, {"clien"})
+    assert (await say(cwm, HEY, headers={"x-our-thread": "mine"}))[0] == "mine"
+
+
+async def test_a_cache_key_parts_conversations_and_joins_none(cwm: Gateway) -> None:
+    other, _ = await say(cwm, HEY, prompt_cache_key="a")
+    one, said = await say(cwm, HEY, prompt_cache_key="a")
+    assert one != other
+    for key in ("b", None):
+        assert (await say(cwm, *said, ON, prompt_cache_key=key))[0] != one
+    assert (await say(cwm, *said, ON, prompt_cache_key="a"))[0] == one
+
+
+async def test_a_fixed_id_names_what_is_no_chat_and_where_nothing_is_captured(cwm: Gateway) -> None:
+    body = {"model": MODEL, "prompt": "hey"}
+    answer = await cwm.client.post("/v1/completions", json=body, headers={"CWM-Session-Id": "fixed"})
+    assert answer.headers["cwm-session-id"] == "fixed"
+    for more in ({"x-tenant": "off"}, {"CWM-Capture": "off"}):
+        assert (await say(cwm, HEY, headers={"CWM-Session-Id": "fixed", **more}))[0] == "fixed"
 
 
 @pytest.mark.parametrize("state", [SessionState.FROZEN, SessionState.EXPIRED])
