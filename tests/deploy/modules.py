@@ -20,4 +20,5 @@ def load(name: str) -> Any:
 
 
 chunk_seal = load("chunk_seal")
+turn_ids = load("turn_ids")
 weights = load("weights")
