@@ -51,6 +51,7 @@ async def test_each_face_refuses_in_its_own_shape(running: RunningGateway) -> No
     async with http(running) as client:
         of_mcp = (await client.post("/mcp", **initialize())).json()
         of_openai = (await client.post("/v1/chat/completions", json=TURN)).json()
+        of_anthropic = (await client.post("/v1/messages", json=TURN)).json()
         plain = (await client.post("/reconcile", json={"dry_run": True})).json()
     coded = {
         "code": "CWM-9002",
@@ -65,6 +66,8 @@ async def test_each_face_refuses_in_its_own_shape(running: RunningGateway) -> No
         "error": {"code": -32600, "message": coded["message"], "data": coded},
     }
     assert of_openai["error"] == {"type": "authentication_error", "param": None, **coded}
+    assert of_anthropic.pop("request_id")
+    assert of_anthropic == {"type": "error", "error": {"type": "authentication_error", **coded}}
 
 
 @pytest.mark.parametrize("path", ["/reconcile\n", "/metrics\n", "/v1/chat/completions\n", "/mcp\n", "/\x7f"])
@@ -74,6 +77,38 @@ async def test_no_spelling_of_a_path_goes_round_its_scope(running: RunningGatewa
         for method in ("GET", "POST"):
             asked = client.build_request(method, path.replace("\n", "%0A").replace("\x7f", "%7F"))
             assert (await client.send(asked)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens"]
+)
+@pytest.mark.parametrize("end", ["", "/", "//"])
+async def test_no_slash_at_the_end_goes_round_a_scope(running: RunningGateway, path: str, end: str) -> None:
+    async with http(running, await a_key(running, "windows:read")) as client:
+        assert (await client.post(path + end, json=TURN)).status_code == 403
+
+
+async def test_anthropics_clients_sign_in_with_their_key(running: RunningGateway) -> None:
+    key, other = await a_key(running, "sessions:write"), await a_key(running, "windows:read", name="other")
+    async with http(running) as client, http(running, key) as bearer:
+        # The engine is not there, so whoever may ask it hears of that.
+        answer = await client.post("/v1/messages", json=TURN, headers={"x-api-key": key})
+        assert answer.status_code == 529
+        assert answer.json()["request_id"] == answer.headers["request-id"]
+        assert (await client.get("/v1/models", headers={"x-api-key": key})).status_code == 503
+        refused = await client.post("/v1/messages", json=TURN, headers={"x-api-key": other})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
+        for nonsense in ("nonsense", "a b", ""):
+            refused = await client.post("/v1/messages", json=TURN, headers={"x-api-key": nonsense})
+            assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+        # A bearer token goes before the key, whichever of them is good.
+        answer = await bearer.post("/v1/messages", json=TURN, headers={"x-api-key": "sk-ant-1"})
+        assert answer.status_code == 529
+        wrong = {"authorization": "Bearer nonsense", "x-api-key": key}
+        assert (await client.post("/v1/messages", json=TURN, headers=wrong)).status_code == 401
+        assert (
+            await client.post("/mcp", **initialize() | {"headers": {"x-api-key": key}})
+        ).status_code == 401
 
 
 async def test_readiness_is_told_to_all_and_details_to_those_who_are_known(running: RunningGateway) -> None:
