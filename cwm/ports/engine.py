@@ -122,6 +122,9 @@ class Engine(Protocol):
     ) -> TokenIds:
         """Token ids of a chat, rendered with the model's own template; ``options`` such as tools are passed through."""
 
+    async def rendered(self, path: str, body: bytes) -> TokenIds:
+        """Token ids of the prompt that a request with this ``body`` to ``path`` has."""
+
     async def special_tokens(self, model: str) -> frozenset[str]:
         """The strings that the tokenizer turns into control tokens; empty when the engine does not report them."""
 

@@ -1,6 +1,6 @@
 """Reads and changes turn requests and answers that are otherwise passed through unchanged.
 
-Both are bytes of the OpenAI-compatible API as the engine speaks it. Fields not mentioned here stay as sent.
+Both are bytes of an API of OpenAI or Anthropic as the engine speaks it. Fields not mentioned here stay as sent.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class TurnRequest(Protocol):
         """How many tokens the engine may generate, where that is less than the client allows."""
 
     def engine_headers(self, *, recorded: bool) -> Mapping[str, str]:
-        """Headers for the engine besides the client's."""
+        """Headers for the engine besides the client's. Those by which it tells token ids are in its answer, too."""
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:
         """The request to send to the engine, which may use stored KV only if it has these ``weights``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -220,6 +221,12 @@ async def test_a_chat_is_rendered_turn_by_turn_and_control_tokens_are_one_id(
     assert set(sum(ends, ())) & set(rendered)
     template = await engine.chat_template(model) or ""
     assert any(text in template for text in special)
+
+
+async def test_a_request_is_rendered_as_it_would_be_served(engine_side: EngineSide) -> None:
+    engine, model = engine_side.engine, engine_side.model
+    body = json.dumps({"model": model, "messages": CHAT, "stream": True, "cache_salt": "s"}).encode()
+    assert await engine.rendered("/v1/chat/completions", body) == await engine.render(model, CHAT)
 
 
 async def test_chats_with_tools_are_served(engine_side: EngineSide) -> None:

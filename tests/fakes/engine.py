@@ -103,6 +103,10 @@ class FakeEngine:
         opening = [f"{START}assistant\n"] if add_generation_prompt else []
         return await self.tokenize(model, "".join([*tools, *turns, *opening]), add_special_tokens=False)
 
+    async def rendered(self, path: str, body: bytes) -> TokenIds:
+        request = json.loads(body)
+        return await self.render(request["model"], request["messages"])
+
     async def special_tokens(self, model: str) -> frozenset[str]:
         await self._serves(model)
         return frozenset(_SPECIAL)

@@ -135,6 +135,13 @@ class VllmEngine:
             }
         )
 
+    async def rendered(self, path: str, body: bytes) -> TokenIds:
+        """Needs ``--enable-scale-out``."""
+        path += "/render"
+        with self._spans.http("POST", path) as span:
+            content = await self._read("POST", path, body, again=True, span=span)
+        return wire.understand(wire.rendered_ids, content, path)
+
     async def special_tokens(self, model: str) -> frozenset[str]:
         tokenizer = self._tokenizers.get(model)
         if tokenizer is None:

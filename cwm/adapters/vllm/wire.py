@@ -113,6 +113,10 @@ def token_ids(answer: Mapping[str, Any]) -> TokenIds:
     return tuple(answer["tokens"])
 
 
+def rendered_ids(answer: Mapping[str, Any]) -> TokenIds:
+    return tuple(answer["token_ids"])
+
+
 def version(answer: Mapping[str, Any]) -> str:
     return str(answer["version"])
 

@@ -36,7 +36,8 @@ class EngineAnswer:
     """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request.
 
     ``session_id`` and ``turn_id``: of a turn that is recorded; ``diverged``: where it leaves what was recorded.
-    ``capped``: how many tokens the answer may have, where the client allowed more than the model takes.
+    ``capped``: how many tokens the answer may have, where the client allowed more than the model takes. ``prompt_only``:
+    the engine does not tell the ids of its answer, so the turn has those of its prompt alone.
     """
 
     status: int
@@ -45,6 +46,7 @@ class EngineAnswer:
     session_id: str | None
     turn: RunningTurn | None
     capped: int | None
+    prompt_only: bool
     _exchange: Exchange
 
     @property
@@ -154,7 +156,7 @@ class PassThrough:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
-                await self._settle(outbound, head, answer, principal, exchange.first_token_ms)
+                await self._settle(incoming, outbound, head, answer, principal, exchange.first_token_ms)
 
         session = ""
         if principal is not None and outbound.turn is not None:
@@ -179,6 +181,7 @@ class PassThrough:
             incoming.session_id,
             outbound.turn,
             outbound.request.capped,
+            outbound.turn is not None and _hides_ids(outbound, head),
             exchange,
         )
 
@@ -196,6 +199,7 @@ class PassThrough:
 
     async def _settle(
         self,
+        incoming: ClientRequest,
         outbound: Outbound,
         head: Head,
         answer: TurnAnswer,
@@ -215,21 +219,34 @@ class PassThrough:
             )
         if outbound.turn is None:
             return
-        token_ids, content = answer.token_ids(), answer.message()
+        token_ids, content, prompt_tokens = answer.token_ids(), answer.message(), answer.prompt_tokens()
+        ended = answer.begun or not head.streamed
+        if token_ids is None and ended and _hides_ids(outbound, head):
+            with suppress(CwmError):
+                token_ids = await self.engine.rendered(incoming.path.partition("?")[0], outbound.body)
+                prompt_tokens = len(token_ids)
+                await outbound.turn.only_asked(prompt_tokens)
         if token_ids is not None:
             message = None if content is None else message_of(content)
             cached = None if usage is None else usage.cached_tokens
             left = outbound.left.is_set()
             await outbound.turn.record(
-                Answered(token_ids, answer.prompt_tokens(), message, cached, left, first_token_ms)
+                Answered(token_ids, prompt_tokens, message, cached, left, first_token_ms)
             )
             if outbound.turn.missed is not None:
                 self.journal.meter.event(f"turn_missed_{outbound.turn.missed}")
             if outbound.turn.compacts:
                 # Beside the answer, which does not wait for it.
                 self._running.start(outbound.turn.tag_compacted())
-        elif answer.begun or not head.streamed:
+        elif ended:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
+
+
+def _hides_ids(outbound: Outbound, head: Head) -> bool:
+    """Whether the engine answers without what makes it tell ids: it then does not repeat the headers that ask for them."""
+    wanted = outbound.request.engine_headers(recorded=outbound.ids_requested)
+    present = {name.lower() for name, _ in head.headers}
+    return head.status == HTTPStatus.OK and any(name.encode() not in present for name in wanted)
 
 
 def _departure(incoming: ClientRequest, outbound: Outbound) -> tuple[Mapping[str, str], Departure]:

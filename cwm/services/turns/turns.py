@@ -298,6 +298,14 @@ class RunningTurn:
         if pending is not None:
             await self._turns.forget(pending)
 
+    async def only_asked(self, token_count: int) -> None:
+        """Audit a turn of which only the prompt is recorded as token ids."""
+        details = {
+            "reason": "the engine did not tell the token ids of its answer",
+            "token_count": token_count,
+        }
+        await self._note("session.turn", "prompt_recorded", Severity.INFO, details)
+
     async def lost(self, reason: str, token_count: int) -> None:
         """Audit a turn that ran but is not part of the session."""
         details = {"reason": reason, "token_count": token_count}

@@ -102,7 +102,7 @@ async def _send(send: Send, path: str, answered: EngineAnswer) -> None:
 
 
 def _turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
-    """What CWM has to say: the cap of the answer, the session and turn that were recorded, and where the request left what was recorded."""
+    """What CWM has to say: the cap of the answer, the session and turn that were recorded, whether without the answer's ids, and where the request left what was recorded."""
     headers = []
     if answered.capped is not None:
         headers.append((b"CWM-Max-Tokens", b"%d" % answered.capped))
@@ -110,6 +110,8 @@ def _turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
         headers.append((b"CWM-Session-Id", answered.session_id.encode()))
     if answered.turn_id is not None:
         headers.append((b"CWM-Turn", answered.turn_id.encode()))
+    if answered.prompt_only:
+        headers.append((b"CWM-Recorded", b"prompt"))
     if (diverged := answered.diverged) is not None:
         role = f"; role={diverged.role}" if diverged.role.isascii() and diverged.role.isidentifier() else ""
         headers.append((b"CWM-Diverged-At", f"{diverged.message}{role}; cause={diverged.cause}".encode()))

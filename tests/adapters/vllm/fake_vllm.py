@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tests.adapters.vllm import fake_responses
+from tests.adapters.vllm import fake_messages, fake_responses
+from tests.adapters.vllm.fake_messages import MESSAGES
 from tests.adapters.vllm.fake_responses import RESPONSES
 
 ANSWER = ("once", " upon", " a", " time", " there", " was", " \u00e9t\u00e9", " {}")
@@ -66,8 +67,10 @@ class Seen:
 
 @dataclass(slots=True)
 class FakeVllm:
-    """With ``weights`` it has CWM's connector; ``aborts``: it has the endpoint that ends generations; ``middleware``: it tells the
-    ids of protocols that have none."""
+    """With ``weights`` it has CWM's connector; ``aborts``: it has the endpoint that ends generations.
+
+    ``middleware``: it tells the ids of protocols that have none.
+    """
 
     behaviour: Behaviour = Behaviour.NORMAL
     release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,7 +93,8 @@ class FakeVllm:
         return [
             s
             for s in self.seen
-            if s.target.startswith(("/v1/comp", "/v1/chat", RESPONSES)) and b"cwm1-probe" not in s.body
+            if s.target.startswith(("/v1/comp", "/v1/chat", MESSAGES, RESPONSES))
+            and b"cwm1-probe" not in s.body
         ]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,7 +133,7 @@ class _Reply:
     async def send(self) -> None:
         path = self.seen.target.partition("?")[0]
         if (
-            path in {"/v1/completions", "/v1/chat/completions", RESPONSES}
+            path in {"/v1/completions", "/v1/chat/completions", MESSAGES, RESPONSES}
             and b"cwm1-probe" not in self.seen.body
         ):
             await self._generate(path.endswith("chat/completions"))
@@ -144,6 +148,9 @@ class _Reply:
             await self._json(404, {"detail": "Not Found"})
         elif path == "/metrics":
             await self._whole(200, _METRICS.encode())
+        elif path in {f"{MESSAGES}/count_tokens", f"{MESSAGES}/render"}:
+            ids = fake_messages.prompt_ids(self.seen.json)
+            await self._json(200, {"input_tokens": len(ids), "token_ids": ids})
         elif path == "/v1/chat/completions/render":
             error = {
                 "message": '"auto" tool choice requires --tool-call-parser',
@@ -184,38 +191,46 @@ class _Reply:
         elif does is Behaviour.ANSWERS_GARBAGE:
             await self._whole(200, b"<html>no json</html>")
         else:
-            await self._whole(200, self._answer_to(asked, chat))
-
-    def _answer_to(self, asked: dict[str, Any], chat: bool) -> bytes:
-        if not self._is_response:
-            return fake_responses.dumped(self._answer(asked, chat))
-        words = _words(asked)[: 2 if self.fake.aborted else None]
-        answer = fake_responses.body(asked, MODEL, words)
-        if self._tells:
-            return fake_responses.told_body(asked, answer, words)
-        return fake_responses.dumped(answer)
+            await self._whole(200, self._answer(asked, chat))
 
     @property
     def _is_response(self) -> bool:
         return self.seen.target.startswith(RESPONSES)
 
     @property
+    def _is_message(self) -> bool:
+        return self.seen.target.startswith(MESSAGES)
+
+    @property
     def _tells(self) -> bool:
         """Whether CWM's middleware tells the ids of this answer."""
         return "cwm-token-ids" in self.seen.headers and self.fake.middleware
 
-    def _answer(self, asked: dict[str, Any], chat: bool) -> dict[str, Any]:
+    def _head_of_ids(self) -> bytes:
+        return b"cwm-token-ids: 1\r\n" if self._tells else b""
+
+    def _answer(self, asked: dict[str, Any], chat: bool) -> bytes:
         does = self.fake.behaviour
+        if self._is_message:
+            words = _words(asked)[: 2 if self.fake.aborted else None]
+            message = fake_messages.body(asked, MODEL, words)
+            told = fake_messages.told_body(asked, message, words)
+            return told if self._tells else fake_messages.dumped(message)
+        if self._is_response:
+            words = _words(asked)[: 2 if self.fake.aborted else None]
+            response = fake_responses.body(asked, MODEL, words)
+            told = fake_responses.told_body(asked, response, words)
+            return told if self._tells else fake_responses.dumped(response)
         answer = _body(asked, chat=chat, hides=does is Behaviour.HIDES_IDS, aborted=bool(self.fake.aborted))
         if does is Behaviour.TALKS_AT_LENGTH:
             answer["choices"][0]["logprobs"] = {"content": LARGE}
-        return answer
+        return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
 
     async def _stream(self, asked: dict[str, Any], chat: bool) -> None:
         does = self.fake.behaviour
         self.writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-            b"x-request-id: r1\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"x-request-id: r1\r\ntransfer-encoding: chunked\r\n" + self._head_of_ids() + b"\r\n"
         )
         if does is Behaviour.WAITS_BEFORE_FIRST_TOKEN:
             await self._wait()
@@ -236,6 +251,9 @@ class _Reply:
     def _events(self, asked: dict[str, Any], chat: bool) -> Iterator[str | bytes]:
         if self._is_response:
             yield from fake_responses.events(asked, MODEL, _words(asked), told=self._tells)
+            return
+        if self._is_message:
+            yield from fake_messages.events(asked, MODEL, _words(asked), told=self._tells)
             return
         events = _chat_events(asked) if chat else _completion_events(asked)
         floods = self.fake.behaviour is Behaviour.FLOODS
@@ -271,7 +289,8 @@ class _Reply:
     async def _whole(self, status: int, content: bytes) -> None:
         head = (
             f"HTTP/1.1 {status} Whatever\r\ndate: today\r\nserver: fake\r\nx-request-id: r1\r\n"
-            f"content-length: {len(content)}\r\ncontent-type: application/json\r\n\r\n"
+            f"content-length: {len(content)}\r\ncontent-type: application/json\r\n"
+            f"{self._head_of_ids().decode()}\r\n"
         )
         if self.fake.behaviour is Behaviour.DIES_MID_BODY and self.seen in self.fake.turns:
             await self._write(head.encode() + content[: len(content) // 2])
