@@ -91,6 +91,28 @@ async def test_contexts_are_compared_and_gone_back_to(stocked: tuple[str, list[s
     assert cwm(tmp_path, "turns", "delete", second, "--yes", "--url", url).stdout == "Deleted 1 turn.\n"
 
 
+async def test_what_a_summary_left_out_is_listed_with_the_way_back(
+    stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
+) -> None:
+    url, _ = stocked
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
+    turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
+    session = await registry.add_session(a_session("c", "default"), ())
+    for number, text in enumerate(("The port is 8731.", "A summary.")):
+        with turns.begin(Principal("default", "ann"), "c") as turn:
+            said = [message_of({"role": "user", "content": text})]
+            await turn.ask(session, Said(said, compactions=number))
+            await turn.record(Answered((number, 7, 8), 1))
+            await turn.tag_compacted()
+    await database.dispose()
+    listed = cwm(tmp_path, "turns", "left-out", "c", "--url", url).stdout
+    assert "8731" in listed
+    assert listed.endswith("go back with `cwm turns revert tag:c.before-compaction-1`.\n")
+    reverted = cwm(tmp_path, "turns", "revert", "tag:c.before-compaction-1", "--url", url).stdout
+    assert reverted == "Session c is at tag:c.before-compaction-1: 3 tokens.\n"
+
+
 async def test_two_sessions_are_merged(stocked: tuple[str, list[str]], tmp_path: Path) -> None:
     url, turns = stocked
     for name, turn in zip(("a", "b", "c"), (*turns, turns[0]), strict=True):

@@ -55,6 +55,22 @@ async def test_a_conversation_that_was_parted_goes_on_as_one(cwm: Gateway, branc
     await cwm.open_session(ANN, "s2")
 
 
+async def test_a_window_of_a_session_that_was_merged_thaws_as_before(
+    cwm: Gateway, branches: Branches
+) -> None:
+    for session_id in ("s1", "s2"):
+        await cwm.open_session(ANN, session_id)
+        await cwm.generate(ANN, session_id, TurnInput(text=f"It is about {session_id}, and so on."))
+    context = await cwm.registry.session_tokens("acme", "s2")
+    await cwm.freeze(ANN, "s2", "w1", keep_session=True)
+    await branches.merge(ANN, "s2", "s1")
+    await cwm.thaw(ANN, "w1", "again")
+    assert await cwm.registry.session_tokens("acme", "again") == context
+    shown = await History(cwm.registry, cwm.thaw.journal).show(ANN, TurnSource(window_name="w1"))
+    assert shown.messages[0].content["content"] == "It is about s2, and so on."
+    await cwm.freeze(ANN, "again", "w2")
+
+
 async def test_sessions_that_are_unlike_stay_apart(cwm: Gateway, branches: Branches) -> None:
     await cwm.open_session(ANN, "s1")
     await cwm.open_session(BOB, "bobs")
