@@ -14,6 +14,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.branches import at_rest
 from cwm.adapters.sql.registry.sessions import find_session
 from cwm.adapters.sql.rows import SESSION, TURN, insert_into, session_of, turn_of, turn_values
+from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
@@ -30,6 +31,10 @@ from cwm.domain.window import Durability
 
 _MEANT: Final = ("created_at", "model", "salt_scope", "owner", "circle")
 _REPLACED: Final = ("parent", "parent_at", "parent_messages", "continues", "messages", "packed")
+_OF_TURNS: Final = tuple(
+    table for table in metadata.sorted_tables if {"session_id", "turn_id"} <= set(table.c.keys())
+)
+"""Tables whose rows belong to a turn and its session."""
 _MOVED: Final = (
     update(turns)
     .where(turns.c.tenant == bindparam("of_tenant"), turns.c.id == bindparam("of_turn"))
@@ -61,7 +66,7 @@ class MergeRecords:
         _take_contents(connection, tenant, source.id, target.id)
         numbers = {turn.id: number for number, turn in enumerate(order, 1)}
         _renumber(connection, tenant, target.id, numbers)
-        for table in (windows, turn_tags):
+        for table in _OF_TURNS:
             its = and_(table.c.tenant == tenant, table.c.session_id == source.id)
             connection.execute(update(table).where(its).values(session_id=target.id))
         connection.execute(delete(sessions).where(_is(source)))
