@@ -18,7 +18,7 @@ class Protocol(StrEnum):
     RESPONSES = "/v1/responses"
 
 
-SERVED: Final = frozenset({Protocol.CHAT, Protocol.RESPONSES})
+SERVED: Final = frozenset(Protocol)
 """The protocols that the gateway serves."""
 
 
