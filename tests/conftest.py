@@ -22,6 +22,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.domain.audit_chain import ChainKeys
 from cwm.stack.leftovers import clear_abandoned
 from tests import postgres
@@ -197,6 +198,11 @@ def audit_log(database: Database) -> SqlAuditLog:
 @pytest.fixture
 def speed_records(database: Database) -> SqlSpeeds:
     return SqlSpeeds(database)
+
+
+@pytest.fixture
+def response_records(database: Database) -> SqlResponses:
+    return SqlResponses(database)
 
 
 @pytest.fixture

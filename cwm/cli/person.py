@@ -89,6 +89,7 @@ def _with_person(tenant: str | None, work: Callable[[Person, str], Awaitable[T]]
                 end_session=engine_side.end_session,
                 keys=SqlApiKeys(base.database),
                 results=agent_side.results,
+                responses=engine_side.pass_through.responses.records,
                 context=agent_side.context,
                 trail=base.audit_upkeep.trail,
                 journal=base.journal,

@@ -40,11 +40,13 @@ class CapturePolicies:
 
     ``headers`` name conversations beside those of the clients that CWM knows. ``fixed_ids`` are hints: each stands for many conversations of
     one configuration. ``by_cache_key``: so is a ``prompt_cache_key``. What has different hints is never one conversation.
+    ``unstored`` is off where a request with ``store: false`` that names no session of CWM is not recorded.
     """
 
     default: Capture | None = None
     by_tenant: Mapping[str, Capture] = field(default_factory=dict)
     headers: tuple[str, ...] = ()
+    unstored: Capture = Capture.ALL
     fixed_ids: tuple[str, ...] = ()
     by_cache_key: bool = False
 

@@ -119,6 +119,18 @@ class TurnNotFoundError(CwmError):
     code, kind = "CWM-2007", ErrorKind.NOT_FOUND
 
 
+class ResponseNotFoundError(CwmError):
+    """The response, or an item of one, does not exist, is somebody else's or was deleted."""
+
+    code, kind = "CWM-2008", ErrorKind.NOT_FOUND
+
+
+class PreviousResponseNotFoundError(CwmError):
+    """The response that a request goes on from does not exist, is somebody else's or was deleted."""
+
+    code, kind = "CWM-2009", ErrorKind.INVALID
+
+
 class SessionAlreadyExistsError(CwmError):
     code, kind = "CWM-3001", ErrorKind.CONFLICT
 

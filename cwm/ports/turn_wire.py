@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cwm.domain.prefix import TokenIds
+from cwm.domain.response import Item, ResponseAsk
 from cwm.domain.turn import Message, Profile
 
 
@@ -125,6 +126,16 @@ class TurnRequest(Protocol):
 
         With ``prompt`` the engine computes these ids; the messages are then only what tools and parsers see.
         """
+
+    @property
+    def response(self) -> ResponseAsk | None:
+        """What a request for a response of OpenAI's API refers to and adds; None for other requests."""
+
+    def after(self, items: Sequence[Item], known: Mapping[str, Item]) -> TurnRequest:
+        """The same request for a response behind these ``items``, with the ``known`` ones in place of references to them."""
+
+    def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:
+        """The response object that a complete answer was, as its client got it."""
 
     def generation_ids(self, request_id: str) -> Sequence[str]:
         """The engine's ids of what it generates for this request, if the request carries ``request_id``."""

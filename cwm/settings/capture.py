@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -25,8 +26,18 @@ class TenantFields(Fields):
     mode: _Mode
 
 
+class StoreFalse(StrEnum):
+    RECORDED = "recorded"
+    OFF = "off"
+
+
+# To YAML, off is false.
+_StoreFalse = Annotated[StoreFalse, BeforeValidator(lambda value: "off" if value is False else value)]
+
+
 class CaptureFields(Fields):
     mode: _Mode | None = None
+    store_false: _StoreFalse = StoreFalse.RECORDED
     headers: list[_Header] = Field(default_factory=list, max_length=_MOST_HEADERS)
     fixed_ids: list[_FixedId] = Field(default_factory=list, max_length=_MOST_IDS)
     by_cache_key: bool = Field(False, strict=True)
@@ -41,5 +52,10 @@ def read_capture(capture: Any, path: Path) -> CapturePolicies:
         raise SettingsError(first_fault(invalid, CAPTURE, path, f"'{CAPTURE}'")) from None
     by_tenant = {tenant: own.mode for tenant, own in fields.tenants.items()}
     return CapturePolicies(
-        fields.mode, by_tenant, tuple(fields.headers), tuple(fields.fixed_ids), fields.by_cache_key
+        fields.mode,
+        by_tenant,
+        tuple(fields.headers),
+        unstored=Capture.OFF if fields.store_false is StoreFalse.OFF else Capture.ALL,
+        fixed_ids=tuple(fields.fixed_ids),
+        by_cache_key=fields.by_cache_key,
     )

@@ -8,6 +8,7 @@ from datetime import timedelta
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.wire import VllmWire
@@ -21,6 +22,7 @@ from cwm.services.kv.release import Release
 from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
+from cwm.services.responses.responses import Responses
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
@@ -180,6 +182,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         visibility=settings.session_visibility(),
     )
 
+    responses = Responses(SqlResponses(base.database, base.registry.vault), clock)
     conversations = Conversations(
         registry, clock, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
     )
@@ -225,6 +228,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             journal=journal,
             limits=base.limits,
             reuse=reuse,
+            responses=responses,
         ),
         conversations=conversations,
         freeze=freeze,

@@ -21,10 +21,10 @@ async def test_what_is_stored_is_encrypted_once(sqlite_url: str, tmp_path: Path)
     await SqlRegistry(database).add_session(a_session(), IDS)
     await database.dispose()
     first = cwm(tmp_path, "registry", "encrypt", CWM_REGISTRY_KEY=KEY)
-    assert first.stdout == "Encrypted 1 session and 0 snapshots.\n"
+    assert first.stdout == "Encrypted 1 session, 0 snapshots and 0 responses.\n"
     assert (
         cwm(tmp_path, "registry", "encrypt", CWM_REGISTRY_KEY=KEY).stdout
-        == "Encrypted 0 sessions and 0 snapshots.\n"
+        == "Encrypted 0 sessions, 0 snapshots and 0 responses.\n"
     )
     refused(cwm(tmp_path, "registry", "encrypt", CWM_REGISTRY_KEY="another".ljust(32, "-")), "CWM-4005")
     refused(cwm(tmp_path, "registry", "encrypt"), "CWM-1003", 2)

@@ -36,10 +36,21 @@ def test_the_example_of_the_docs_is_read_as_it_says() -> None:
 
 
 @pytest.mark.parametrize(
+    ("capture", "unstored"),
+    [("{}", Capture.ALL), ("{store_false: recorded}", Capture.ALL), ("{store_false: off}", Capture.OFF)],
+)
+def test_store_false_keeps_a_request_from_being_recorded_where_the_file_says_so(
+    capture: str, unstored: Capture
+) -> None:
+    assert read(f"capture: {capture}").unstored is unstored
+
+
+@pytest.mark.parametrize(
     ("capture", "words"),
     [
         ("some", "capture in cwm.yaml: must hold fields by name"),
         ("{mode: some}", "capture.mode in cwm.yaml"),
+        ("{store_false: all}", "capture.store_false in cwm.yaml"),
         ("{mode: true}", "capture.mode in cwm.yaml"),
         ("{headers: [a b]}", "capture.headers.0 in cwm.yaml"),
         ("{tenants: {acme: {}}}", "capture.tenants.acme.mode in cwm.yaml: is required"),

@@ -13,11 +13,13 @@ from cwm.adapters.sql.registry import snapshots as stored
 from cwm.adapters.sql.registry.sessions import head_of
 from cwm.adapters.sql.rows import TURN, insert_into, turn_of, turn_values
 from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.responses import responses
 from cwm.adapters.sql.tables.sessions import canaries, sessions, snapshots
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.adapters.sql.turns.paths import tokens_of
+from cwm.adapters.sql.turns.responses import SEALED
 from cwm.adapters.sql.turns.sealed import messages_in, opened_turn, sealed_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
@@ -27,19 +29,20 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Reseal:
-    """Each session and each snapshot in a transaction of its own, so that a run may be stopped and repeated at any time."""
+    """Each session, snapshot and response in a transaction of its own, so that a run may be stopped and repeated at any time."""
 
     database: Database
     vault: Vault
 
     async def __call__(self) -> AsyncIterator[str]:
-        """Yields ``session`` or ``snapshot`` for each one that was not as the vault would store it. CWM-4001, 4002, 4005.
+        """Yields ``session``, ``snapshot`` or ``response`` for each one that was not as the vault would store it. CWM-4001, 4002, 4005.
 
         ``damaged`` stands for one that cannot be read, and stays as it is.
         """
         for noun, column, seal in (
             ("session", sessions.c.id, self._seal_session),
             ("snapshot", snapshots.c.id, self._seal_snapshot),
+            ("response", responses.c.id, self._seal_response),
         ):
             keys: list[tuple[str, str]] = [("", "")]
             while keys := await self._keys_of_every_tenant(column, keys[-1]):
@@ -127,6 +130,17 @@ class Reseal:
         connection.execute(
             delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id)
         )
+        return True
+
+    @writing
+    def _seal_response(self, connection: Connection, tenant: str, response_id: str) -> bool:
+        this = and_(responses.c.tenant == tenant, responses.c.id == response_id)
+        packed = connection.execute(select(responses.c.packed).where(this)).scalar_one_or_none()
+        if packed is None or self.vault.is_current(packed):
+            return False
+        content = self.vault.open(packed, SEALED, tenant, response_id)
+        sealed = self.vault.seal(content, SEALED, tenant, response_id)
+        connection.execute(update(responses).where(this).values(packed=sealed))
         return True
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from cwm.domain.conversation import Capture, ClientConversation, cache_key_of, chained, is_for
+from cwm.domain.conversation import Capture, ClientConversation, cache_key_of, chained, chains, is_for
 from cwm.domain.divergence import divergence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
@@ -47,7 +47,7 @@ class ClientRequest:
     ``branch`` is ``new`` for a turn that is no part of its session's conversation; ``continued`` names what to go on
     from, when the messages are only the new ones. ``conversation`` is what the client calls its conversation; a request
     that is not ``captured`` belongs to no session unless it has a ``session_id``. ``again``: its client sends it once more.
-    ``visibility`` is that of the session, if this request opens it.
+    ``visibility`` is that of the session, if this request opens it. ``follows`` is the session of the response that it goes on from.
     """
 
     method: str
@@ -61,6 +61,7 @@ class ClientRequest:
     captured: bool = True
     again: bool = False
     visibility: str | None = None
+    follows: str | None = None
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -104,20 +105,13 @@ class Admission:
         self, principal: Principal, incoming: ClientRequest, request: TurnRequest
     ) -> Captured | None:
         """The session of a request without a session id of its own, by what its client calls the conversation, else by what it says."""
-        policy, policies = self.conversations.policy(principal), self.conversations.policies
-        conversation = incoming.conversation
+        policies, conversation = self.conversations.policies, incoming.conversation
         fixed = policies.fixed(incoming.session_id, conversation) if request.operation == "chat" else None
         if fixed is not None:
             conversation = None
         elif incoming.session_id is not None:
             return None
-        if policy is Capture.OFF or not incoming.captured:
-            return None
-        if (
-            conversation is None
-            and fixed is None
-            and (policy is not Capture.ALL or request.operation != "chat")
-        ):
+        if not self._captures(principal, incoming, request):
             return None
         identity = await self._served(request.model)
         if identity is None or not self._recordable(request):
@@ -125,6 +119,10 @@ class Admission:
         if conversation is not None:
             return await self.conversations.named(principal, conversation, identity.model)
         messages = await aside(len(incoming.body), request.messages)
+        if incoming.follows is not None:
+            session = await self.registry.session(principal.tenant, incoming.follows)
+            if session is not None and session.model == identity.model:
+                return Captured(session.id, {}, chains(messages)[-1])
         key = (
             await aside(len(incoming.body), partial(cache_key_of, incoming.body))
             if policies.by_cache_key
@@ -139,6 +137,17 @@ class Admission:
         if (identity := await self._served(request.model)) is not None:
             request = request.addressed_to(identity.model, identity.max_model_len)
         return Outbound(request, request.body("", weights="", recorded=False))
+
+    def _captures(self, principal: Principal, incoming: ClientRequest, request: TurnRequest) -> bool:
+        """Whether to look for the session. A client that may read its response again names its conversation by that."""
+        policy, ask = self.conversations.policy(principal), request.response
+        if policy is Capture.OFF or not incoming.captured:
+            return False
+        if ask is not None and not ask.stored and self.conversations.policies.unstored is Capture.OFF:
+            return False
+        names = (incoming.session_id, incoming.conversation, incoming.follows)
+        named = any(names) or (ask is not None and ask.stored)
+        return bool(named) or (policy is Capture.ALL and request.operation == "chat")
 
     async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:
         identity = await self._served(request.model)

@@ -23,6 +23,7 @@ from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
 from cwm.services.access.limits import Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.kv.reuse import Reuse
+from cwm.services.responses.responses import Responses
 from cwm.services.turns.admission import Admission, ClientRequest, Outbound
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
 from cwm.services.turns.turns import Answered, RunningTurn, Turns
@@ -76,6 +77,7 @@ class PassThrough:
     journal: Journal
     limits: Limits
     reuse: Reuse
+    responses: Responses
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def turn(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
@@ -90,6 +92,8 @@ class PassThrough:
             if isinstance(request, CwmError):
                 raise request
             await request.require_media()
+            request, follows = await self.responses.resolved(principal, request)
+            incoming = replace(incoming, follows=follows)
             await self.limits.require_tokens(principal)
             source = captured = None
             if incoming.continued is not None:
@@ -233,6 +237,7 @@ class PassThrough:
             await outbound.turn.record(
                 Answered(token_ids, prompt_tokens, message, cached, left, first_token_ms)
             )
+            await self._keep(outbound, answer, principal)
             if outbound.turn.missed is not None:
                 self.journal.meter.event(f"turn_missed_{outbound.turn.missed}")
             if outbound.turn.compacts:
@@ -240,6 +245,15 @@ class PassThrough:
                 self._running.start(outbound.turn.tag_compacted())
         elif ended:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
+
+    async def _keep(self, outbound: Outbound, answer: TurnAnswer, principal: Principal | None) -> None:
+        """Keep a response whose client may read it again, where what was said is kept."""
+        ask, turn = outbound.request.response, outbound.turn
+        if principal is None or turn is None or turn.id is None or ask is None or not ask.stored:
+            return
+        content = outbound.request.response_of(answer)
+        if content is not None and self.turns.keep.of(principal.tenant).messages:
+            await self.responses.keep(principal, ask, content, turn.session_id, turn.id)
 
 
 def _hides_ids(outbound: Outbound, head: Head) -> bool:

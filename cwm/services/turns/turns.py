@@ -147,6 +147,10 @@ class RunningTurn:
         return self._id
 
     @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    @property
     def diverged(self) -> Divergence | None:
         """Where its request leaves what was recorded."""
         return self._said.diverged

@@ -18,6 +18,7 @@ from cwm.domain.turn import Turn, TurnQuery, TurnState, TurnTag
 from cwm.ports.api_keys import ApiKeys
 from cwm.ports.audit import AuditFilter, AuditTrail
 from cwm.ports.registry import Registry
+from cwm.ports.responses import ResponseRecords
 from cwm.services.audit.journal import Journal
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.results.results import Results
@@ -39,6 +40,7 @@ class Person:
     end_session: EndSession
     keys: ApiKeys
     results: Results
+    responses: ResponseRecords
     context: SharedContext
     trail: AuditTrail
     journal: Journal
@@ -123,6 +125,11 @@ class Person:
             yield record
 
     async def _possessions(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
+        last = ""
+        while kept := await self.responses.of_owner(tenant, subject, last, _PAGE):
+            for response in kept:
+                yield {"kind": "response", **asdict(response)}
+            last = kept[-1].id
         for tag in await self._tags(tenant, subject):
             yield {"kind": "tag", **asdict(tag)}
         for key in await self._keys(tenant, subject):

@@ -35,6 +35,7 @@ _NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {
     "/v1/messages/count_tokens": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/responses": frozenset({AccessScope.SESSIONS_WRITE}),
 }
+_RESPONSES: Final = "/v1/responses/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Authentication:
         principal: Principal | None = None
         try:
             principal = await self.identity.authenticate(_credentials(headers_of(scope), path))
-            _require(principal, path)
+            _require(principal, scope["method"], path)
         except CwmError as refused:
             if principal is None and path in _FOR_STRANGERS_TOO:
                 scope[STRANGER] = True
@@ -98,15 +99,20 @@ def _credentials(headers: dict[str, str], path: str) -> dict[str, str]:
     return headers if key is None else {"authorization": f"Bearer {key}", **headers}
 
 
-def _require(principal: Principal, path: str) -> None:
-    # The LLM face serves its paths with a slash at the end, too.
-    principal.require(_NEEDED.get(path.rstrip("/"), NOTHING))
+def _require(principal: Principal, method: str, path: str) -> None:
+    principal.require(_needed(method, path))
     if path == MCP_PATH and not principal.scopes:
         raise InsufficientScopeError(
             "The caller has none of this gateway's scopes.",
             reason="insufficient_scope",
             required=spelled(OF_AN_AGENT),
         )
+
+
+def _needed(method: str, path: str) -> frozenset[AccessScope]:
+    if path.startswith(_RESPONSES) and method == "GET":
+        return frozenset({AccessScope.WINDOWS_READ})
+    return _NEEDED[_RESPONSES[:-1]] if path.startswith(_RESPONSES) else _NEEDED.get(path, NOTHING)
 
 
 def _face(path: str) -> str:

@@ -45,7 +45,8 @@ _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
 # Statuses that say more than the kind of an error.
 _ANTHROPIC_STATUS_TYPES: Final = {404: "not_found_error", 413: "request_too_large"}
 _RESPONSES: Final = ("/v1/responses", "/v1/conversations")
-_RESPONSES_CODES: Final[dict[ErrorKind, str]] = {
+_CODES_BY_CWM: Final = {"CWM-2009": "previous_response_not_found"}
+_CODES_BY_KIND: Final[dict[ErrorKind, str]] = {
     ErrorKind.LIMITED: "rate_limit_exceeded",
     ErrorKind.UNAVAILABLE: "server_is_overloaded",
 }
@@ -68,8 +69,10 @@ def error_body(error: CwmError, path: str = "", status: int | None = None) -> by
             body["request_id"] = request_id
     else:
         kind, param = _TYPES.get(error.kind, "server_error"), error.context.get("field")
-        if path.startswith(_RESPONSES) and (code := _RESPONSES_CODES.get(error.kind)):
-            coded |= {"code": code, "cwm_code": error.code}
+        if path.startswith(_RESPONSES):
+            kind = "invalid_request_error" if error.kind is ErrorKind.NOT_FOUND else kind
+            if code := _CODES_BY_CWM.get(error.code) or _CODES_BY_KIND.get(error.kind):
+                coded |= {"code": code, "cwm_code": error.code}
         body = {"error": {"message": error.message, "type": kind, "param": param, **coded}}
     if isinstance(error, LimitError):
         body["retry_after_seconds"] = error.retry_after_seconds

@@ -1,4 +1,4 @@
-"""An endpoint of the LLM face: one method of one path, with errors in the format of the path's API."""
+"""An endpoint of the LLM face: the methods of one path, with errors in the format of the path's API."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    method: str
+    """``methods``: as the header ``Allow`` lists them."""
+
+    methods: str
     serve: Serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if scope["method"] != self.method:
+        if scope["method"] not in self.methods.split(", "):
             refusal = InvalidParameterError(
-                f"{path} accepts {self.method} only.", method=scope["method"], allowed=self.method
+                f"{path} accepts {self.methods} only.", method=scope["method"], allowed=self.methods
             )
-            await send_error(send, path, refusal, 405, [(b"allow", self.method.encode())])
+            await send_error(send, path, refusal, 405, [(b"allow", self.methods.encode())])
             return
         try:
             await self.serve(scope, receive, send)

@@ -9,6 +9,7 @@ from cwm.services.turns.pass_through import PassThrough
 from cwm.transport.llm.count_tokens import CountEndpoint
 from cwm.transport.llm.endpoint import Endpoint, Serve, Unknown
 from cwm.transport.llm.models import ModelsEndpoint
+from cwm.transport.llm.responses import CancelEndpoint, InputItemsEndpoint, ResponseEndpoint
 from cwm.transport.llm.turns import TurnEndpoint
 
 
@@ -18,6 +19,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     The last route refuses all other paths.
     """
     turn, models = TurnEndpoint(pass_through, identity), ModelsEndpoint(pass_through, identity)
+    responses = pass_through.responses
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
         ("POST", "/v1/completions", turn),
@@ -25,12 +27,15 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through, identity)),
         ("POST", "/v1/responses", turn),
         ("GET", "/v1/models", models),
+        ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses, identity)),
+        ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses, identity)),
+        ("GET", "/v1/responses/{response}/input_items", InputItemsEndpoint(responses, identity)),
     )
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
         *(
-            Route(path + end, Endpoint(method, serve))
-            for method, path, serve in endpoints
+            Route(path + end, Endpoint(methods, serve))
+            for methods, path, serve in endpoints
             for end in ("", "/")
         ),
         Route("/v1/models/{model:path}", Endpoint("GET", models)),

@@ -13,10 +13,12 @@ from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.audit.trail import SqlAuditTrail
 from cwm.adapters.sql.context.results import SqlResultRecords
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.domain.access import AccessScope
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import EngineConnectionError
 from cwm.domain.principal import Principal
+from cwm.domain.response import StoredResponse
 from cwm.domain.turn import TurnQuery, TurnTag
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.context.requests import Setting
@@ -63,6 +65,7 @@ async def house(sqlite: Database, sqlite_url: str) -> AsyncIterator[House]:
                 end_session=cwm.end_session,
                 keys=SqlApiKeys(sqlite),
                 results=desk.results,
+                responses=SqlResponses(sqlite),
                 context=shared.context,
                 trail=SqlAuditTrail(sqlite, ChainKeys([b"a secret"])),
                 journal=cwm.thaw.journal,
@@ -105,6 +108,19 @@ async def test_everything_of_hers_is_exported_and_nothing_of_his(house: House) -
     assert {record["value"] for record in records if record["kind"] == "context"} == {b'"ann"', b'"for ever"'}
     assert {record["subject"] for record in records if record["kind"] == "audit"} == {"ann"}
     assert ("person.export", "success") in await house.cwm.events()
+
+
+async def test_her_responses_are_exported_and_go_with_her_sessions(house: House, sqlite: Database) -> None:
+    records = SqlResponses(sqlite)
+    turn = await house.cwm.registry.current_turn("acme", "s1")
+    assert turn is not None
+    at = house.cwm.clock.now()
+    response = StoredResponse("acme", "resp_1", "ann", "s1", turn.id, at, [{"role": "user"}], {"output": []})
+    assert await records.keep(response)
+    exported = [record for record in await house.exported() if record["kind"] == "response"]
+    assert [(record["id"], record["items"]) for record in exported] == [("resp_1", [{"role": "user"}])]
+    await house.person.delete("acme", "ann")
+    assert await records.of_owner("acme", "ann") == []
 
 
 async def test_everything_of_hers_is_deleted_and_what_stays_is_told(house: House) -> None:

@@ -25,6 +25,7 @@ from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.access import EVERY
@@ -40,6 +41,7 @@ from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
+from cwm.services.responses.responses import Responses
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.admission import Admission
@@ -187,6 +189,7 @@ async def gateway(
             journal=journal,
             limits=limits,
             reuse=Reuse(meter),
+            responses=Responses(SqlResponses(database), clock),
         )
         app = BodyLimit(Starlette(routes=routes(pass_through, HeaderIdentity())), MAX_BODY_BYTES)
         url = await stack.enter_async_context(serving(app))

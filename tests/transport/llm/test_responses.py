@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from cwm.domain.conversation import Capture, CapturePolicies
+from cwm.domain.keep import KeepPolicies, KeepPolicy
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.model_aliases import ModelAliases
 from tests.adapters.vllm.fake_vllm import MAX_MODEL_LEN, MODEL, Behaviour, FakeVllm
@@ -193,3 +194,183 @@ async def test_an_answer_is_capped_and_that_is_said(cwm: Gateway, vllm: FakeVllm
     answer = await cwm.client.post(PATH, json=ask(max_output_tokens=10**6))
     assert answer.headers["cwm-max-tokens"] == str(MAX_MODEL_LEN)
     assert vllm.turns[0].json["max_output_tokens"] == MAX_MODEL_LEN
+
+
+def items(response: httpx2.Response) -> list[dict[str, Any]]:
+    """The items of an answer, streamed or not."""
+    if response.headers["content-type"].startswith("application/json"):
+        return list(response.json()["output"])
+    last = response.text.rstrip().rsplit("\n", 1)[-1]
+    return list(json.loads(last.removeprefix("data: "))["response"]["output"])
+
+
+async def test_a_response_is_read_as_its_client_got_it_also_after_a_restart(
+    vllm: FakeVllm, tmp_path: Path
+) -> None:
+    async with gateway(settings_for(vllm.url), tmp_path, capture=CapturePolicies(Capture.ALL)) as cwm:
+        answer = (await cwm.client.post(PATH, json=ask())).json()
+        streamed = await cwm.client.post(PATH, json=ask(input="on", stream=True))
+    completed = json.loads(streamed.text.rstrip().rsplit("\n", 1)[-1].removeprefix("data: "))
+    async with gateway(settings_for(vllm.url), tmp_path) as again:
+        for response in (answer, completed["response"]):
+            read = await again.client.get(f"{PATH}/{response['id']}")
+            assert (read.status_code, read.json()) == (200, response)
+
+
+@STREAMED
+async def test_a_chain_by_previous_response_id_is_what_the_whole_conversation_sent_at_once_is(
+    cwm: Gateway, vllm: FakeVllm, stream: bool
+) -> None:
+    previous, whole, session = None, list[Any](), None
+    for number in range(3):
+        said = {"role": "user", "content": f"hey {number}"}
+        instructions = f"Be kind {number}. "
+        answer = await cwm.client.post(
+            PATH,
+            json=ask(input=[said], previous_response_id=previous, stream=stream, instructions=instructions),
+        )
+        assert answer.status_code == 200, answer.text
+        whole.append(said)
+        straight = {"model": MODEL, "input": whole, "instructions": instructions}
+        at_once = await cwm.client.post(PATH, json=straight, headers={"CWM-Session-Id": f"whole-{number}"})
+        session = session or answer.headers["cwm-session-id"]
+        assert answer.headers["cwm-session-id"] == session
+        assert await cwm.tokens(session) == await cwm.tokens(f"whole-{number}")
+        whole += items(at_once)
+        told = f'"previous_response_id":{json.dumps(previous, separators=(",", ":"))}'
+        assert answer.text.count(told) == (3 if stream else 1)
+        previous = answer.text.partition('"id":"')[2].partition('"')[0]
+    listed = (await cwm.client.get(f"{PATH}/{previous}/input_items?order=asc")).json()
+    roles = [item["role"] for item in listed["data"]]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+    assert listed["data"][0]["content"] == [{"type": "input_text", "text": "hey 0"}]
+
+
+async def test_input_items_are_paged_as_the_sdk_pages_them(cwm: Gateway) -> None:
+    said = [{"role": "user", "content": f"item {number}"} for number in range(5)]
+    response = (await cwm.client.post(PATH, json=ask(input=said))).json()
+    async with openai.AsyncOpenAI(base_url=f"{cwm.url}/v1", api_key="none", max_retries=0) as sdk:
+        for order, expected in (("asc", [0, 1, 2, 3, 4]), ("desc", [4, 3, 2, 1, 0])):
+            listed: Any = sdk.responses.input_items.list(response["id"], limit=2, order=order)  # type: ignore[arg-type]
+            texts = [item.content[0].text async for item in listed]
+            assert texts == [f"item {number}" for number in expected]
+    for query in ("limit=0", "limit=101", "limit=x", "order=up", "after=nobody"):
+        refused = await cwm.client.get(f"{PATH}/{response['id']}/input_items?{query}")
+        assert refused.status_code == 400
+
+
+async def test_an_item_reference_stands_for_an_item_of_an_earlier_answer(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    first = (await cwm.client.post(PATH, json=ask())).json()
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    on = {"role": "user", "content": "on"}
+    second = await cwm.client.post(PATH, json=ask(input=[HEY, reference, on]))
+    assert second.status_code == 200
+    assert vllm.turns[-1].json["input"] == [HEY, first["output"][0], on]
+    assert second.headers["cwm-session-id"]
+    third = await cwm.client.post(PATH, json=ask(previous_response_id=second.json()["id"]))
+    assert vllm.turns[-1].json["input"][1] == first["output"][0]
+    assert third.status_code == 200
+    refused = await cwm.client.post(PATH, json=ask(input=[{"type": "item_reference", "id": "msg_gone"}]))
+    assert refused.status_code == 404
+    assert refused.json()["error"]["message"] == "Item with id 'msg_gone' not found."
+
+
+async def test_a_deleted_response_is_not_found_and_what_went_on_from_it_goes_on(cwm: Gateway) -> None:
+    first = (await cwm.client.post(PATH, json=ask())).json()["id"]
+    second = (await cwm.client.post(PATH, json=ask(previous_response_id=first))).json()["id"]
+    deleted = await cwm.client.delete(f"{PATH}/{first}")
+    assert deleted.json() == {"id": first, "object": "response", "deleted": True}
+    assert (await cwm.client.get(f"{PATH}/{first}")).status_code == 404
+    assert (await cwm.client.delete(f"{PATH}/{first}")).status_code == 404
+    assert (await cwm.client.post(PATH, json=ask(previous_response_id=first))).status_code == 400
+    assert (await cwm.client.post(PATH, json=ask(previous_response_id=second))).status_code == 200
+
+
+async def test_what_is_not_there_is_refused_in_the_words_of_the_original(cwm: Gateway) -> None:
+    refused = await cwm.client.post(PATH, json=ask(previous_response_id="resp_x"))
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "previous_response_not_found")
+    assert error["message"] == "Previous response with id 'resp_x' not found."
+    assert error["param"] == "previous_response_id"
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
+        refused = await cwm.client.request(method, f"{PATH}/resp_x{path}")
+        assert refused.status_code == 404
+        assert refused.json()["error"]["message"] == "Response with id 'resp_x' not found."
+        assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_response_that_is_complete_can_be_neither_cancelled_nor_streamed_again(cwm: Gateway) -> None:
+    response_id = (await cwm.client.post(PATH, json=ask())).json()["id"]
+    cancelled = await cwm.client.post(f"{PATH}/{response_id}/cancel")
+    assert cancelled.status_code == 400
+    assert cancelled.json()["error"]["message"] == "Cannot cancel a synchronous response."
+    assert (await cwm.client.get(f"{PATH}/{response_id}?stream=true")).status_code == 400
+    assert (await cwm.client.get(f"{PATH}/{response_id}?stream=false")).status_code == 200
+
+
+@pytest.mark.parametrize("other", [{"x-subject": "bob"}, {"x-tenant": "bolt"}])
+async def test_somebody_elses_response_is_answered_like_one_that_does_not_exist(
+    cwm: Gateway, other: dict[str, str]
+) -> None:
+    response = (await cwm.client.post(PATH, json=ask())).json()
+    item = response["output"][0]["id"]
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
+        theirs = await cwm.client.request(method, f"{PATH}/{response['id']}{path}", headers=other)
+        nobodys = await cwm.client.request(method, f"{PATH}/resp_0{path}", headers=other)
+        assert (theirs.status_code, theirs.text) == (404, nobodys.text.replace("resp_0", response["id"]))
+    body = ask(previous_response_id=response["id"])
+    assert (await cwm.client.post(PATH, json=body, headers=other)).status_code == 400
+    body = ask(input=[{"type": "item_reference", "id": item}])
+    assert (await cwm.client.post(PATH, json=body, headers=other)).status_code == 404
+    assert (await cwm.client.get(f"{PATH}/{response['id']}")).status_code == 200
+
+
+async def test_without_store_a_response_is_recorded_and_not_found(cwm: Gateway) -> None:
+    answer = await cwm.client.post(PATH, json=ask(store=False))
+    assert await cwm.tokens(answer.headers["cwm-session-id"]) == (*b"hey", *ANSWER_IDS)
+    assert (await cwm.client.get(f"{PATH}/{answer.json()['id']}")).status_code == 404
+
+
+async def test_without_store_nothing_is_recorded_where_a_setting_says_so(
+    vllm: FakeVllm, tmp_path: Path
+) -> None:
+    policies = CapturePolicies(Capture.ALL, unstored=Capture.OFF)
+    async with gateway(settings_for(vllm.url), tmp_path, capture=policies) as cwm:
+        for headers, recorded in (({}, False), ({"x-session-id": "x"}, False), (SESSION, True)):
+            answer = await cwm.client.post(PATH, json=ask(store=False), headers=headers)
+            assert ("cwm-session-id" in answer.headers) is recorded
+        assert "cwm-session-id" in (await cwm.client.post(PATH, json=ask())).headers
+
+
+async def test_where_clients_have_to_name_their_conversation_storing_a_response_names_it(
+    vllm: FakeVllm, tmp_path: Path
+) -> None:
+    async with gateway(settings_for(vllm.url), tmp_path, capture=CapturePolicies(Capture.NAMED)) as cwm:
+        stored, unstored = [await cwm.client.post(PATH, json=ask(store=store)) for store in (True, False)]
+        assert "cwm-session-id" not in unstored.headers
+        body = ask(previous_response_id=stored.json()["id"], store=False)
+        on = await cwm.client.post(PATH, json=body)
+        assert on.headers["cwm-session-id"] == stored.headers["cwm-session-id"]
+
+
+async def test_nothing_is_stored_where_messages_are_not_kept(cwm: Gateway) -> None:
+    cwm.turns.keep = KeepPolicies(KeepPolicy(messages=False))
+    response = (await cwm.client.post(PATH, json=ask())).json()
+    assert (await cwm.client.get(f"{PATH}/{response['id']}")).status_code == 404
+
+
+async def test_the_name_that_a_client_gives_its_conversation_comes_before_the_response_that_it_goes_on_from(
+    cwm: Gateway,
+) -> None:
+    first = (await cwm.client.post(PATH, json=ask())).json()["id"]
+    for headers, session in ((SESSION, "s1"), ({"x-session-id": "theirs"}, "theirs")):
+        on = await cwm.client.post(PATH, json=ask(previous_response_id=first), headers=headers)
+        assert on.headers["cwm-session-id"] == session
+
+
+async def test_a_session_that_is_deleted_takes_its_responses_with_it(cwm: Gateway) -> None:
+    answer = await cwm.client.post(PATH, json=ask())
+    await cwm.registry.remove_session(TENANT, answer.headers["cwm-session-id"], cwm.turns.clock.now())
+    assert (await cwm.client.get(f"{PATH}/{answer.json()['id']}")).status_code == 404

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -12,6 +12,8 @@ from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
+from cwm.domain.response import Item, ResponseAsk
+from cwm.ports.turn_wire import TurnAnswer
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
@@ -49,6 +51,16 @@ class RequestBody:
         served = None if self.model in {None, model} else model
         over = [name for name in self.ANSWER_LIMITS if _is_over(self.fields.get(name), max_model_len)]
         return replace(self, served=served, capped=max_model_len if over else None)
+
+    @property
+    def response(self) -> ResponseAsk | None:
+        return None
+
+    def after(self, items: Sequence[Item], known: Mapping[str, Item]) -> Self:  # noqa: ARG002 - only a response goes on from another
+        return self
+
+    def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:  # noqa: ARG002 - only of a response
+        return None
 
     def engine_headers(self, *, recorded: bool) -> Mapping[str, str]:  # noqa: ARG002 - others need it
         return _NO_HEADERS

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import uuid4
 
 from cwm.adapters.vllm.turns.body import RequestBody, objects, strings
-from cwm.adapters.vllm.turns.engine_ids import HEADERS, EngineIds
+from cwm.adapters.vllm.turns.engine_ids import HEADERS
 from cwm.adapters.vllm.turns.openai_answer import as_it_is, renaming
 from cwm.adapters.vllm.turns.openai_refusals import Refusal
-from cwm.adapters.vllm.turns.responses_answer import ResponsesReader
-from cwm.adapters.vllm.turns.responses_items import input_messages, media_in
+from cwm.adapters.vllm.turns.responses_answer import ResponseIds, ResponsesReader
+from cwm.adapters.vllm.turns.responses_items import input_items, input_messages, media_in, named, references
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.prefix import TokenIds
+from cwm.domain.response import Item, ResponseAsk
 from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import TurnAnswer
 
@@ -34,9 +35,14 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True)
 class ResponsesRequest(RequestBody):
-    """A :class:`cwm.ports.turn_wire.TurnRequest` of ``/v1/responses``. ``response_id`` names its response."""
+    """A :class:`cwm.ports.turn_wire.TurnRequest` of ``/v1/responses``. ``response_id`` names its response.
+
+    ``before`` are the items that it goes on from, ``own`` those of its input; None until what it refers to is known.
+    """
 
     response_id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
+    before: tuple[Item, ...] | None = None
+    own: tuple[Item, ...] | None = None
 
     ANSWER_LIMITS = ("max_output_tokens",)
     operation = "chat"
@@ -86,7 +92,34 @@ class ResponsesRequest(RequestBody):
 
     @cached_property
     def _contents(self) -> list[dict[str, Any]]:
-        return input_messages(self.fields.get("instructions"), self.fields.get("input"))
+        return input_messages(self.fields.get("instructions"), self._input)
+
+    @property
+    def _input(self) -> Any:
+        return self.fields.get("input") if self.before is None else [*self.before, *(self.own or ())]
+
+    @cached_property
+    def response(self) -> ResponseAsk:
+        own = input_items(self.fields.get("input")) if self.own is None else self.own
+        previous = self.fields.get("previous_response_id")
+        return ResponseAsk(
+            self.response_id,
+            tuple(map(named, own)),
+            previous if isinstance(previous, str) else None,
+            references(own),
+            self.fields.get("store") is not False,
+        )
+
+    def after(self, items: Sequence[Item], known: Mapping[str, Item]) -> Self:
+        own = input_items(self.fields.get("input"))
+        mended = tuple(known.get(str(item.get("id")), item) if references([item]) else item for item in own)
+        return replace(self, before=tuple(items), own=mended)
+
+    def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:
+        content = answer.response() if isinstance(answer, ResponseIds) else None
+        if content is None or self.served is None:
+            return content
+        return {**content, "model": self.model}
 
     @cached_property
     def _messages(self) -> tuple[Message, ...]:
@@ -110,7 +143,10 @@ class ResponsesRequest(RequestBody):
         return HEADERS if recorded else _NO_HEADERS
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:  # noqa: ARG002 - the ids come without a field
-        return self._sent(cache_salt, weights, prompt, request_id=self.response_id, store=False)
+        ours: dict[str, Any] = {"request_id": self.response_id, "store": False}
+        if self.before is not None:
+            ours |= {"input": self._input, "previous_response_id": None}
+        return self._sent(cache_salt, weights, prompt, **ours)
 
     def generation_ids(self, request_id: str) -> Sequence[str]:  # noqa: ARG002 - vLLM names it after the response
         return (f"{self.response_id}_0",)
@@ -118,8 +154,10 @@ class ResponsesRequest(RequestBody):
     def answer(self, *, status: int, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:  # noqa: ARG002 - ids come only if they were requested
         if status != HTTPStatus.OK:
             return Refusal("input")
-        return EngineIds(
-            ResponsesReader(),
+        return ResponseIds(
+            ResponsesReader(
+                {} if self.response.previous is None else {"previous_response_id": self.response.previous}
+            ),
             streamed=streamed,
             max_bytes=self.max_answer_bytes,
             named=as_it_is if self.served is None else renaming(self.served, self.model or ""),

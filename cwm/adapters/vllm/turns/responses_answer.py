@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cwm.adapters.vllm.turns.body import objects
+from cwm.adapters.vllm.turns.engine_ids import EngineIds
 from cwm.adapters.vllm.turns.responses_items import answer_message
 from cwm.ports.turn_wire import PromptUsage
 
@@ -20,19 +21,20 @@ _DELTAS: Final = {
 
 
 class ResponsesReader:
-    """An :class:`cwm.adapters.vllm.turns.engine_ids.AnswerReader`."""
+    """An :class:`cwm.adapters.vllm.turns.engine_ids.AnswerReader`. ``told`` are fields of the response that the engine does not know."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._told = told
         self.ended = False
         self._items: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}
-        self._response: dict[str, Any] | None = None
+        self.response: dict[str, Any] | None = None
 
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
         kind = event.get("type")
         if kind is None:
-            self._response = event
-            return None
+            self.response = {**event, **self._told}
+            return self.response if self._told else None
         index = event.get("output_index")
         if kind in {"response.output_item.added", "response.output_item.done"}:
             if isinstance(item := event.get("item"), dict) and isinstance(index, int):
@@ -43,12 +45,14 @@ class ResponsesReader:
                 self._pieces.setdefault(index, []).append(delta)
         elif kind in _ENDS:
             self.ended = True
-            self._response = event.get("response") or self._response
+            self.response = event.get("response") and {**event["response"], **self._told}
+        if self._told and isinstance(event.get("response"), dict):
+            return {**event, "response": {**event["response"], **self._told}}
         return None
 
     def message(self) -> Mapping[str, Any] | None:
-        if self._response is not None:
-            return answer_message(objects(self._response.get("output")))
+        if self.response is not None:
+            return answer_message(objects(self.response.get("output")))
         return answer_message(
             _with_text(item, "".join(self._pieces[index])) for index, item in sorted(self._items.items())
         )
@@ -64,8 +68,20 @@ class ResponsesReader:
         return total if isinstance(total, int) else None
 
     def _usage(self) -> dict[str, Any]:
-        usage = None if self._response is None else self._response.get("usage")
+        usage = None if self.response is None else self.response.get("usage")
         return usage if isinstance(usage, dict) else {}
+
+
+class ResponseIds(EngineIds):
+    """The answer to a request for a response."""
+
+    def __init__(self, reader: ResponsesReader, **options: Any) -> None:
+        super().__init__(reader, **options)
+        self._responses = reader
+
+    def response(self) -> Mapping[str, Any] | None:
+        """The response object, once it is complete."""
+        return self._responses.response
 
 
 def _with_text(item: dict[str, Any], text: str) -> dict[str, Any]:

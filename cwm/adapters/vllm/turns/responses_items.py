@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+from uuid import uuid4
 
 from cwm.adapters.vllm.turns.body import objects
 
@@ -13,6 +14,14 @@ _TEXTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary
 # vLLM shows a custom tool to the model as a function with one argument of this name.
 _CUSTOM_INPUT: Final = "input"
 _SEPARATOR: Final = "__"
+_REFERENCE: Final = "item_reference"
+_PREFIXES: Final = {
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
 # What an assistant's items add to the message before them, where that has none yet.
 _MERGED: Final = ("content", "reasoning")
 
@@ -40,6 +49,27 @@ def answer_message(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if name != "role":
                 joined[name] = joined[name] + value if joined.get(name) else value
     return {"role": "assistant", "content": "", **joined}
+
+
+def input_items(given: Any) -> tuple[dict[str, Any], ...]:
+    """The items of a request, whose input may be a text."""
+    if isinstance(given, str):
+        return ({"type": "message", "role": "user", "content": given},)
+    return tuple(objects(given))
+
+
+def references(items: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The ids of the items that stand for earlier ones."""
+    return tuple(
+        str(item.get("id")) for item in items if item.get("type") == _REFERENCE or (item.keys() == {"id"})
+    )
+
+
+def named(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The item with an id."""
+    if item.get("id"):
+        return item
+    return {**item, "id": f"{_PREFIXES.get(str(item.get('type')), 'msg')}_{uuid4().hex}"}
 
 
 def media_in(items: Any) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""Responses of OpenAI's API: kept, read again, gone on from."""

@@ -1,0 +1,114 @@
+"""Kept responses of OpenAI's Responses API: read, deleted, their input listed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope, Send
+
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.principal import Principal
+from cwm.domain.response import Item
+from cwm.ports.identity import Identity
+from cwm.services.responses.responses import Responses
+from cwm.transport.http.envelope import headers_of, send_whole
+from cwm.transport.http.request_keys import PRINCIPAL
+
+_JSON: Final = ((b"content-type", b"application/json"),)
+_LISTED, _MOST_LISTED = 20, 100
+_ORDERS: Final = ("asc", "desc")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEndpoint:
+    """``GET`` and ``DELETE /v1/responses/{response}``."""
+
+    responses: Responses
+    identity: Identity
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        principal, response_id = await _asked(scope, self.identity)
+        if scope["method"] == "DELETE":
+            await self.responses.delete(principal, response_id)
+            await _send(send, {"id": response_id, "object": "response", "deleted": True})
+            return
+        if _query(scope).get("stream", "false") not in {"false", "0"}:
+            raise InvalidParameterError(
+                "Only a response that was created in the background can be streamed again.", field="stream"
+            )
+        await _send(send, (await self.responses.response(principal, response_id)).content)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelEndpoint:
+    """``POST /v1/responses/{response}/cancel``."""
+
+    responses: Responses
+    identity: Identity
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        await self.responses.cancel(*await _asked(scope, self.identity))
+
+
+@dataclass(frozen=True, slots=True)
+class InputItemsEndpoint:
+    """``GET /v1/responses/{response}/input_items``."""
+
+    responses: Responses
+    identity: Identity
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        principal, response_id = await _asked(scope, self.identity)
+        items = await self.responses.input_items(principal, response_id)
+        await _send(send, page_of([_item(item) for item in items], _query(scope)))
+
+
+def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
+    """A list as OpenAI pages it; ``items`` are the first first. CWM-1003 for a malformed ``limit`` or ``order``, an unknown ``after``."""
+    limit, order, after = query.get("limit", str(_LISTED)), query.get("order", "desc"), query.get("after")
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= _MOST_LISTED:
+        raise InvalidParameterError(f"'limit' is a number from 1 to {_MOST_LISTED}.", field="limit")
+    if order not in _ORDERS:
+        raise InvalidParameterError("'order' is asc or desc.", field="order")
+    ordered = [*items] if order == "asc" else [*reversed(items)]
+    if after is not None:
+        at = next((number for number, item in enumerate(ordered) if item.get("id") == after), None)
+        if at is None:
+            raise InvalidParameterError(f"Item with id '{after[:128]}' not found.", field="after")
+        ordered = ordered[at + 1 :]
+    page = ordered[: int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(ordered) > len(page),
+    }
+
+
+def _item(item: Item) -> dict[str, Any]:
+    """An item as the original lists it, whatever form its client sent it in."""
+    if item.get("type", "message") != "message":
+        return {"status": "completed", **item}
+    content = item.get("content")
+    if isinstance(content, str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        content = [{"type": kind, "text": content}]
+    return {"status": "completed", **item, "type": "message", "content": content}
+
+
+async def _asked(scope: Scope, identity: Identity) -> tuple[Principal, str]:
+    principal = scope.get(PRINCIPAL) or await identity.authenticate(headers_of(scope))
+    return principal, scope["path_params"]["response"]
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+
+async def _send(send: Send, content: Mapping[str, Any]) -> None:
+    await send_whole(send, 200, _JSON, json.dumps(content, separators=(",", ":")).encode())
