@@ -29,7 +29,7 @@ def test_the_example_of_the_docs_is_read_as_it_says() -> None:
     example = next(block for block in PAGE.split("```yaml\n")[1:] if block.startswith("capture:"))
     policies = read(example.partition("```")[0])
     assert policies == CapturePolicies(
-        Capture.ALL, {"acme": Capture.OFF}, ("x-thread",), ("my-tool",), by_cache_key=True
+        Capture.ALL, {"acme": Capture.OFF}, ("x-thread",), fixed_ids=("my-tool",), by_cache_key=True
     )
     assert policies.of("acme", single_user=True) is Capture.OFF
     assert policies.of("others", single_user=False) is Capture.ALL

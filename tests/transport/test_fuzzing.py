@@ -34,6 +34,7 @@ PATHS: Final = [
     "/v1/models/a%2Fb%00",
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/nothing",
     "/mcp",
     "/mcp/",
@@ -50,6 +51,7 @@ MAY_BE_DOWN: Final = {
     "/v1/models/a%2Fb%00",
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
 }
 
 
@@ -153,7 +155,9 @@ async def test_any_method_on_any_path(
     await target.good_call()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/reconcile", "/mcp"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/reconcile", "/mcp"]
+)
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 async def test_json_nested_without_end(target: Target, path: str, opening: bytes) -> None:
     for sent in ({}, {"cwm-session-id": "s"}, {"mcp-session-id": target.session_id}):

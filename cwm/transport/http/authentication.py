@@ -112,7 +112,8 @@ def _require(principal: Principal, method: str, path: str) -> None:
 def _needed(method: str, path: str) -> frozenset[AccessScope]:
     if path.startswith(_RESPONSES) and method == "GET":
         return frozenset({AccessScope.WINDOWS_READ})
-    return _NEEDED[_RESPONSES[:-1]] if path.startswith(_RESPONSES) else _NEEDED.get(path, NOTHING)
+    # Routes of turns have a slash at their end, too.
+    return _NEEDED.get(_RESPONSES[:-1] if path.startswith(_RESPONSES) else path.rstrip("/"), NOTHING)
 
 
 def _face(path: str) -> str:

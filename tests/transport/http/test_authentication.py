@@ -131,6 +131,12 @@ async def test_upkeep_metrics_and_turns_need_their_scopes(running: RunningGatewa
         challenge = refused.headers["www-authenticate"]
         assert 'error="insufficient_scope"' in challenge
         assert 'scope="sessions:write"' in challenge
+        for path in ("/v1/chat/completions/", "/v1/responses", "/v1/responses/", "/v1/responses/x/cancel"):
+            assert (await reads.post(path, json=TURN)).status_code == 403
+        assert (await reads.delete("/v1/responses/x")).status_code == 403
+        for path in ("/v1/responses/x", "/v1/responses/x/input_items"):
+            assert (await talks.get(path)).status_code == 403
+            assert (await reads.get(path)).status_code == 404
         # The engine is not there, so whoever may ask it hears of that.
         assert (await talks.post("/v1/chat/completions", json=TURN)).status_code == 503
         for path in ("/metrics", "/reconcile"):

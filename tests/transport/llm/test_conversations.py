@@ -31,7 +31,7 @@ CLAUDE: Final = {"X-Claude-Code-Session-Id": "00000000-0000-4000-8000-0000000000
 async def cwm(vllm: FakeVllm, tmp_path: Path) -> AsyncIterator[Gateway]:
     modes = {"named": Capture.NAMED, "off": Capture.OFF}
     policies = CapturePolicies(
-        Capture.ALL, modes, ("x-our-thread",), ("a fixed/id", "fixed"), by_cache_key=True
+        Capture.ALL, modes, ("x-our-thread",), fixed_ids=("a fixed/id", "fixed"), by_cache_key=True
     )
     async with gateway(settings_for(vllm.url), tmp_path, capture=policies) as running:
         yield running

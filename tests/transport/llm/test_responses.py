@@ -301,6 +301,17 @@ async def test_what_is_not_there_is_refused_in_the_words_of_the_original(cwm: Ga
         assert refused.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("odd", ["", "\0", "\ud800", "a" * 10_000, "../x", "%"])
+async def test_an_id_that_no_response_can_have_is_not_found(cwm: Gateway, odd: str) -> None:
+    for body in (ask(previous_response_id=odd), ask(input=[{"type": "item_reference", "id": odd}])):
+        refused = await cwm.client.post(PATH, content=json.dumps(body))
+        assert refused.status_code in {400, 404}, refused.text
+        assert "not found" in refused.json()["error"]["message"]
+    for end in ("", "/input_items"):
+        refused = await cwm.client.get(f"{PATH}/{odd.encode(errors='replace').hex() * 2 or '-'}.{end}")
+        assert refused.status_code == 404
+
+
 async def test_a_response_that_is_complete_can_be_neither_cancelled_nor_streamed_again(cwm: Gateway) -> None:
     response_id = (await cwm.client.post(PATH, json=ask())).json()["id"]
     cancelled = await cwm.client.post(f"{PATH}/{response_id}/cancel")

@@ -53,11 +53,14 @@ class ResponsesRequest(RequestBody):
         """A response is one answer."""
 
     def require_constraints(self, schemas: SchemaLimits) -> None:
-        """CWM-1003 for a schema that would take vLLM long to compile, and for what it would leave out without a word."""
+        """CWM-1003 for a schema that would take vLLM long to compile, and for what it or CWM would leave out without a word."""
         if self.fields.get("background"):
             raise InvalidParameterError(
                 "Background mode is not supported with this model.", field="background"
             )
+        given = self.fields.get("input")
+        if isinstance(given, list) and len(objects(given)) < len(given):
+            raise InvalidParameterError("'input' is a text or a list of objects.", field="input")
         choice = self.fields.get("tool_choice")
         if isinstance(choice, dict) and choice.get("type") not in _CHOICES:
             raise InvalidParameterError(

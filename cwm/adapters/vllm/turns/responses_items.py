@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from cwm.adapters.vllm.turns.body import objects
 
+_CALLS: Final = ("function_call", "custom_tool_call")
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 _TEXTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 # vLLM shows a custom tool to the model as a function with one argument of this name.
@@ -73,21 +74,21 @@ def named(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def media_in(items: Any) -> Iterator[dict[str, Any]]:
-    """Every object in the items that may name a medium."""
-    if isinstance(items, list):
-        for item in items:
-            yield from media_in(item)
-    elif isinstance(items, dict):
-        yield items
-        for name, inner in items.items():
+    """Every object in the items that may name a medium, however deep it is."""
+    left = [items]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, dict):
+            yield value
             # Sources that an answer quoted.
-            if name != "annotations":
-                yield from media_in(inner)
+            left += (inner for name, inner in value.items() if name != "annotations")
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any] | None:
     kind, role = item.get("type", "message"), item.get("role")
-    if kind in {"function_call", "custom_tool_call"}:
+    if kind in _CALLS:
         return {"role": "assistant", "tool_calls": [_call(item)]}
     if kind == "reasoning":
         parts = objects(item.get("content")) or objects(item.get("summary"))

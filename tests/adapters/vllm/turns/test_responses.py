@@ -158,6 +158,48 @@ def test_what_the_engine_would_not_do_is_refused(name: str) -> None:
         read(None, **{"input": "hi", name: {}})
 
 
+@pytest.mark.parametrize("given", [[1], ["hi"], [None, USER]])
+def test_an_input_with_what_is_no_item_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="list of objects"):
+        read(input=given)
+
+
+@pytest.mark.parametrize("odd", [[], {}, 1, None, "\ud800", {"a": []}])
+async def test_an_item_of_odd_types_is_read_and_left_to_the_engine(odd: Any) -> None:
+    names = (
+        "type",
+        "role",
+        "content",
+        "output",
+        "call_id",
+        "name",
+        "arguments",
+        "id",
+        "summary",
+        "namespace",
+    )
+    for kind in ("message", "function_call", "custom_tool_call", "function_call_output", "reasoning"):
+        for name in names:
+            item = {
+                "type": kind,
+                "role": "user",
+                "content": [{"type": "input_text", "text": "hi"}],
+                name: odd,
+            }
+            request = read(input=[item], instructions=odd, tools=odd, text=odd, previous_response_id=odd)
+            await request.require_media()
+            assert request.messages() is not None
+            assert request.response.id == request.response_id
+
+
+async def test_what_is_nested_as_deep_as_json_can_be_is_looked_through() -> None:
+    nested: Any = IMAGE
+    for _ in range(400):
+        nested = [{"content": nested}]
+    with pytest.raises(InvalidParameterError, match="not public"):
+        await read(input=nested).require_media()
+
+
 def test_the_background_is_refused_as_the_original_would() -> None:
     with pytest.raises(InvalidParameterError, match="Background mode is not supported"):
         read(input="hi", background=True)
