@@ -1,0 +1,173 @@
+"""OpenAI's Responses API with the real engine, as the openai SDK speaks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import openai
+import pytest
+
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
+from tests.live.talk import RefusedError, Talk, talk
+
+pytestmark = pytest.mark.live
+
+TOOL: Final[Any] = {
+    "type": "function",
+    "name": "look",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"where": {"enum": ["here", "there"]}},
+        "required": ["where"],
+        "additionalProperties": False,
+    },
+}
+
+
+@pytest.fixture
+async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
+    async with talk(gateway.url, gateway.model) as client:
+        yield client
+
+
+def sdk_of(gateway: LiveGateway) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", timeout=120, max_retries=0)
+
+
+@pytest.fixture
+async def client(gateway: LiveGateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with sdk_of(gateway) as sdk:
+        yield sdk
+
+
+async def ask(client: openai.AsyncOpenAI, session: str, *, stream: bool = False, **more: Any) -> Any:
+    """A short greedy response in a session of this name."""
+    fields = {"max_output_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}, **more}
+    headers = {"CWM-Session-Id": session} if session else {}
+    if not stream:
+        return await client.responses.create(extra_headers=headers, **fields)
+    async with client.responses.stream(extra_headers=headers, **fields) as events:
+        return await events.get_final_response()
+
+
+def new_name(kind: str) -> str:
+    return f"{kind}-{uuid4().hex[:10]}"
+
+
+async def has_ended(agent: Talk, session: str) -> bool:
+    """Whether a turn of the session is recorded."""
+    try:
+        return bool(await tokens(agent, session))
+    except RefusedError:
+        return False
+
+
+async def tokens(agent: Talk, session: str) -> list[int]:
+    return list((await agent.tool("turn_show", session_id=session, include_tokens=True))["token_ids"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_recorded_ids_are_those_that_the_engine_would_be_asked_and_generated(
+    agent: Talk, client: openai.AsyncOpenAI, live_engine: LiveEngine, stream: bool
+) -> None:
+    session = new_name("ids")
+    response = await ask(client, session, stream=stream, model=agent.model, input="Count to ten.")
+    recorded = await tokens(agent, session)
+    assert len(recorded) == response.usage.total_tokens
+    prompt = recorded[: response.usage.input_tokens]
+    straight = await agent.http.post(
+        f"{live_engine.vllm_url}/v1/completions",
+        json={
+            "model": agent.model,
+            "prompt": prompt,
+            "max_tokens": 8,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_salt": new_name("cold"),
+            "return_token_ids": True,
+        },
+    )
+    choice = straight.raise_for_status().json()["choices"][0]
+    assert recorded[len(prompt) :] == choice["token_ids"]
+    assert response.output_text == choice["text"]
+
+
+async def test_a_chain_of_three_is_the_whole_conversation_sent_at_once_token_for_token(
+    agent: Talk, client: openai.AsyncOpenAI
+) -> None:
+    session, whole, previous = new_name("chain"), list[Any](), None
+    for number in range(3):
+        said = {"role": "user", "content": f"Tell me of the number {number}."}
+        fields = {"model": agent.model, "instructions": f"Be kind, {number} times."}
+        response = await ask(
+            client, session, stream=number == 1, input=[said], previous_response_id=previous, **fields
+        )
+        apart = new_name("whole")
+        await ask(client, apart, input=[*whole, said], **fields)
+        assert await tokens(agent, session) == await tokens(agent, apart)
+        assert response.previous_response_id == previous
+        whole += [said, *(item.to_dict() for item in response.output)]
+        previous = response.id
+    roles = [item.role async for item in client.responses.input_items.list(previous or "", order="asc")]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+
+
+async def test_a_forced_call_is_recorded_and_answered(agent: Talk, client: openai.AsyncOpenAI) -> None:
+    session = new_name("call")
+    fields = {"model": agent.model, "tools": [TOOL], "max_output_tokens": 60, "extra_body": {}}
+    response = await ask(client, session, input="Where?", tool_choice="required", **fields)
+    (call,) = response.output
+    assert call.name == "look"
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "Nothing."}
+    await ask(client, session, input=[output], previous_response_id=response.id, **fields)
+    shown = await agent.tool("turn_show", session_id=session)
+    messages = shown["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == call.call_id
+
+
+async def test_a_stream_that_is_left_has_recorded_what_it_was_sent(
+    agent: Talk, client: openai.AsyncOpenAI
+) -> None:
+    session, said = new_name("left"), list[str]()
+    stream = await client.responses.create(
+        model=agent.model,
+        input="Count to one thousand.",
+        max_output_tokens=500,
+        stream=True,
+        extra_body={"ignore_eos": True},
+        extra_headers={"CWM-Session-Id": session},
+    )
+    async for event in stream:
+        if event.type == "response.output_text.delta":
+            said.append(event.delta)
+        if len(said) == 5:
+            break
+    await stream.close()
+
+    async with asyncio.timeout(60):
+        while not await has_ended(agent, session):  # noqa: ASYNC110 - in another process
+            await asyncio.sleep(0.1)
+    assert len(await tokens(agent, session)) < 500
+    shown = await agent.tool("turn_show", session_id=session)
+    assert shown["messages"][-1]["content"].startswith("".join(said).strip())
+
+
+async def test_a_response_is_found_after_a_restart_and_gone_on_from(
+    live_engine: LiveEngine, tmp_path: Path
+) -> None:
+    database = tmp_path / "cwm.db"
+    with served(live_engine, database, "restarted") as first:
+        async with sdk_of(first) as client:
+            response = await ask(client, "", model=first.model, input="Hello.")
+    with served(live_engine, database, "restarted") as second:
+        async with sdk_of(second) as client:
+            assert (await client.responses.retrieve(response.id)).to_dict() == response.to_dict()
+            on = await ask(client, "", model=second.model, input="On.", previous_response_id=response.id)
+    assert on.usage.input_tokens > response.usage.total_tokens
