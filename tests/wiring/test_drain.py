@@ -36,6 +36,7 @@ class Watched:
     taking: Callable[[], None] = lambda: None
     given: float | None = None
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+    responses: None = None
 
     async def drain(self, timeout_seconds: float) -> None:
         self.given = timeout_seconds
