@@ -48,7 +48,12 @@ async def client(gateway: LiveGateway) -> AsyncIterator[openai.AsyncOpenAI]:
 
 async def ask(client: openai.AsyncOpenAI, session: str, *, stream: bool = False, **more: Any) -> Any:
     """A short greedy response in a session of this name."""
-    fields = {"max_output_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}, **more}
+    fields: dict[str, Any] = {
+        "max_output_tokens": 8,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True},
+        **more,
+    }
     headers = {"CWM-Session-Id": session} if session else {}
     if not stream:
         return await client.responses.create(extra_headers=headers, **fields)
@@ -104,7 +109,7 @@ async def test_a_chain_of_three_is_the_whole_conversation_sent_at_once_token_for
     session, whole, previous = new_name("chain"), list[Any](), None
     for number in range(3):
         said = {"role": "user", "content": f"Tell me of the number {number}."}
-        fields = {"model": agent.model, "instructions": f"Be kind, {number} times."}
+        fields: dict[str, Any] = {"model": agent.model, "instructions": f"Be kind, {number} times."}
         response = await ask(
             client, session, stream=number == 1, input=[said], previous_response_id=previous, **fields
         )
@@ -114,13 +119,19 @@ async def test_a_chain_of_three_is_the_whole_conversation_sent_at_once_token_for
         assert response.previous_response_id == previous
         whole += [said, *(item.to_dict() for item in response.output)]
         previous = response.id
-    roles = [item.role async for item in client.responses.input_items.list(previous or "", order="asc")]
+    listed: Any = client.responses.input_items.list(previous or "", order="asc")
+    roles = [item.role async for item in listed]
     assert roles == ["user", "assistant", "user", "assistant", "user"]
 
 
 async def test_a_forced_call_is_recorded_and_answered(agent: Talk, client: openai.AsyncOpenAI) -> None:
     session = new_name("call")
-    fields = {"model": agent.model, "tools": [TOOL], "max_output_tokens": 60, "extra_body": {}}
+    fields: dict[str, Any] = {
+        "model": agent.model,
+        "tools": [TOOL],
+        "max_output_tokens": 60,
+        "extra_body": {},
+    }
     response = await ask(client, session, input="Where?", tool_choice="required", **fields)
     (call,) = response.output
     assert call.name == "look"
