@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cwm.cli.connect.clients import CLIENTS, Access
 from tests.live.agents.proxy import Tool
 from tests.node import programs as node
 
@@ -154,6 +155,23 @@ def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
     ]  # fmt: skip
 
 
+_CODEX: Final = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+
+
+def _codex(*more: str) -> Callable[[Place], Sequence[str]]:
+    binary = "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
+    return lambda _: _node(binary, "exec", *_CODEX, *more)
+
+
+def _prepare_codex(place: Place) -> None:
+    """As `cwm connect codex` says it."""
+    llm = next(client.llm for client in CLIENTS if client.name == "codex")
+    assert llm is not None
+    folder = place.home / ".codex"
+    folder.mkdir()
+    (folder / "config.toml").write_text("\n".join(part.text for part in llm(Access(place.url, place.model))))
+
+
 AGENTS: Final = (
     Agent(
         "opencode",
@@ -180,6 +198,13 @@ AGENTS: Final = (
         _continue("--resume"),
         _prepare_continue,
         lambda place: Tool("Read", {"filepath": place.notes}),
+    ),
+    Agent(
+        "codex",
+        _codex(),
+        _codex("resume", "--last"),
+        _prepare_codex,
+        lambda place: Tool("exec_command", {"cmd": f"cat {place.notes}"}),
     ),
     Agent(
         "aider",

@@ -71,12 +71,16 @@ class Passed:
 
 @dataclass(slots=True)
 class Proxy:
-    """``target`` is the gateway, which may move. ``tool`` is called by the next request that has it, if ``calls``."""
+    """``target`` is the gateway, which may move. ``tool`` is called by the next request that has it, if ``calls``.
+
+    ``whole``: an answer of Responses ends with a sentence, because the OpenAI Agents SDK takes none that was cut.
+    """
 
     target: str
     url: str = ""
     tool: Tool | None = None
     calls: bool = False
+    whole: bool = False
     passed: list[Passed] = field(default_factory=list)
 
     async def serve(self, request: Request) -> Response:
@@ -125,6 +129,8 @@ class Proxy:
             elif path == "/v1/chat/completions":
                 named = {"type": "function", "function": {"name": tool.name}}
             fields["tool_choice"] = named
+        elif self.whole and path == "/v1/responses":
+            limit, fields["stop"] = CALL_TOKENS, [".", "?", ",", "\n"]
         names = {"/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}
         fields.pop("max_completion_tokens", None)
         return {**fields, names.get(path, "max_tokens"): limit}

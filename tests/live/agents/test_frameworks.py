@@ -1,0 +1,59 @@
+"""Frameworks that agents are built with, on each protocol: a conversation with a tool call is one line of turns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.live.agents.frameworks import FRAMEWORKS
+from tests.live.agents.programs import HERE, from_pypi
+from tests.live.agents.proxy import Tool, proxied
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
+from tests.live.talk import talk
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+
+QUESTIONS = (
+    "Please read the notes and tell me the code.",
+    "Which numbers are in it?",
+    "Is that code safe?",
+    "Thank you. What else is there?",
+)
+
+
+@pytest.fixture(scope="module")
+def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
+    with served(engine, tmp_path_factory.mktemp("frameworks") / "cwm.db", "acme") as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+async def test_a_conversation_with_a_tool_call_is_one_line_in_one_session(
+    gateway: LiveGateway, name: str
+) -> None:
+    async with proxied(gateway.url) as proxy, talk(gateway.url, gateway.model) as own:
+        proxy.tool, proxy.calls, proxy.whole = Tool("read_notes", {"path": "notes.txt"}), True, True
+        # The interpreter's own packages are behind those that are pinned.
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, HERE / "frameworks.py", name, proxy.url, gateway.model, *QUESTIONS),
+            env={**os.environ, "PYTHONPATH": str(from_pypi("frameworks.txt"))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        printed, _ = await process.communicate()
+        assert process.returncode == 0, printed.decode()[-2000:]
+        assert [each.status for each in proxy.passed] == [200] * (len(QUESTIONS) + 1)
+        (session,) = {str(each.session) for each in proxy.passed}
+        log = (await own.tool("turn_log", session_id=session))["turns"]
+        assert [turn["id"] for turn in reversed(log)] == [each.turn for each in proxy.passed]
+        assert [turn["relation"] for turn in reversed(log)] == ["begins", *["continues"] * len(QUESTIONS)]
+        shown = await own.tool("turn_show", session_id=session)
+        said = [message.get("content") for message in shown["messages"] if message["role"] == "user"]
+        assert said == list(QUESTIONS)
+        assert any("4711" in str(message) for message in shown["messages"] if message["role"] == "tool")
