@@ -163,13 +163,14 @@ def _codex(*more: str) -> Callable[[Place], Sequence[str]]:
     return lambda _: _node(binary, "exec", *_CODEX, *more)
 
 
-def _prepare_codex(place: Place) -> None:
-    """As `cwm connect codex` says it."""
+def prepare_codex(place: Place, *more: str) -> None:
+    """As `cwm connect codex` says it; ``more`` are further lines of its configuration, in front."""
     llm = next(client.llm for client in CLIENTS if client.name == "codex")
     assert llm is not None
     folder = place.home / ".codex"
     folder.mkdir()
-    (folder / "config.toml").write_text("\n".join(part.text for part in llm(Access(place.url, place.model))))
+    lines = [*more, *(part.text for part in llm(Access(place.url, place.model)))]
+    (folder / "config.toml").write_text("\n".join(lines))
 
 
 AGENTS: Final = (
@@ -203,7 +204,7 @@ AGENTS: Final = (
         "codex",
         _codex(),
         _codex("resume", "--last"),
-        _prepare_codex,
+        prepare_codex,
         lambda place: Tool("exec_command", {"cmd": f"cat {place.notes}"}),
     ),
     Agent(

@@ -73,7 +73,7 @@ class Passed:
 class Proxy:
     """``target`` is the gateway, which may move. ``tool`` is called by the next request that has it, if ``calls``.
 
-    ``whole``: an answer of Responses ends with a sentence, because the OpenAI Agents SDK takes none that was cut.
+    ``answers``: what the model is made to say to the next requests. ``whole``: an answer of Responses ends with a sentence, because the OpenAI Agents SDK takes none that was cut.
     """
 
     target: str
@@ -81,6 +81,7 @@ class Proxy:
     tool: Tool | None = None
     calls: bool = False
     whole: bool = False
+    answers: list[str] = field(default_factory=list)
     passed: list[Passed] = field(default_factory=list)
 
     async def serve(self, request: Request) -> Response:
@@ -129,6 +130,9 @@ class Proxy:
             elif path == "/v1/chat/completions":
                 named = {"type": "function", "function": {"name": tool.name}}
             fields["tool_choice"] = named
+        elif self.answers:
+            text = self.answers.pop(0)
+            limit, fields["structured_outputs"] = len(text), {"choice": [text]}
         elif self.whole and path == "/v1/responses":
             limit, fields["stop"] = CALL_TOKENS, [".", "?", ",", "\n"]
         names = {"/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}

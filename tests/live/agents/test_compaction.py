@@ -1,0 +1,80 @@
+"""A conversation that a real Codex compacts: what its summary lost is named, recalled word for word, and gone back to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.live.agents.programs import AGENTS, place, prepare_codex
+from tests.live.agents.proxy import proxied
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
+from tests.live.talk import talk
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+
+PLANTED: Final = [f"{48213 + 37 * number}" for number in range(30)]
+# Codex keeps what a user said in its summary, and not what the model answered.
+ANSWER: Final = "The ports of the services are " + ", ".join(PLANTED) + ". That is all."
+# Above Codex's own instructions, below them with the answer.
+LIMIT: Final = ("model_auto_compact_token_limit = 4550", "model_context_window = 8192")
+
+
+@pytest.fixture(scope="module")
+def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
+    with served(engine, tmp_path_factory.mktemp("compaction") / "cwm.db", "acme") as gateway:
+        yield gateway
+
+
+async def test_what_a_codex_forgot_is_named_recalled_and_gone_back_to(
+    gateway: LiveGateway, tmp_path: Path
+) -> None:
+    codex = next(agent for agent in AGENTS if agent.name == "codex")
+    async with proxied(gateway.url) as proxy, talk(gateway.url, gateway.model) as own:
+        here = place(tmp_path, proxy.url, gateway.model)
+        prepare_codex(here, *LIMIT)
+        proxy.answers = [ANSWER]
+        await codex.says(here, "Which ports do the services have?", resumed=False)
+        before = proxy.passed[-1]
+        await codex.says(here, "Go on, please.", resumed=True)
+        after = proxy.passed[-1]
+        session = str(before.session)
+        assert {each.session for each in proxy.passed} == {session}
+
+        log = {turn["id"]: turn for turn in (await own.tool("turn_log", session_id=session))["turns"]}
+        assert log[str(after.turn)]["compacts"] == before.turn
+        lost = await own.tool("turn_left_out", session_id=session)
+        assert (lost["turn"], lost["before"]) == (after.turn, before.turn)
+        named = {fact["text"] for fact in lost["facts"]}
+        request = str(after.body)
+        gone = [fact for fact in PLANTED if fact not in request]
+        assert len(gone) >= 20
+        assert len(named.intersection(gone)) >= 0.95 * len(gone)
+        assert not [fact for fact in named if fact in request]
+
+        for fact in gone:
+            (result,) = (
+                await own.tool("turn_search", session_id=session, query=fact, include_messages=True)
+            )["results"]
+            assert (result["turn"], result["message"]["content"]) == (before.turn, ANSWER)
+
+        whole = await own.tool("turn_show", turn=str(before.turn), include_tokens=True)
+        await own.tool("turn_revert", turn=f"tag:{lost['tag']}")
+        status: dict[str, Any] = await own.tool("turn_show", session_id=session, include_tokens=True)
+        assert status["token_ids"] == whole["token_ids"]
+        answer = await own.http.post(
+            f"{gateway.url}/v1/chat/completions",
+            headers={"CWM-Continue": f"session:{session}"},
+            json={
+                "model": gateway.model,
+                "max_tokens": 8,
+                "messages": [{"role": "user", "content": "And the first of them?"}],
+            },
+        )
+        assert answer.status_code == 200, answer.text
+        again = await own.tool("turn_show", turn=answer.headers["cwm-turn"], include_tokens=True)
+        assert again["turn"]["parent"] == before.turn
+        assert again["token_ids"][: len(whole["token_ids"])] == whole["token_ids"]
