@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from cwm.cli.connect.clients import CLIENTS, SERVED, Client
+from cwm.cli.connect.clients import CLIENTS, Client
 from cwm.settings import ENV_PREFIX, GROUPS
 from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
@@ -65,9 +65,7 @@ def clients() -> str:
 
 
 def _served(client: Client) -> str:
-    if client.protocol is None:
-        return "no"
-    return f"{'' if client.protocol in SERVED else 'not yet: '}`{client.protocol.value}`"
+    return "no" if client.protocol is None else f"`{client.protocol.value}`"
 
 
 def tools() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cwm.cli.connect.clients import CLIENTS, SERVED
+from cwm.cli.connect.clients import CLIENTS
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm, fake_vllm
 from tests.cli.command import cwm, refused, serving
 
@@ -55,10 +55,12 @@ async def test_each_client_gets_its_configuration_and_a_check_of_each_face(
     assert told["model"] == MODEL
     faces = {"language model": client.llm, "tools (MCP)": client.mcp}
     assert {part["face"] for part in told["parts"]} == {face for face, parts in faces.items() if parts}
-    assert all(url in part["text"] or "stdio" in part["text"] for part in told["parts"])
+    assert all(
+        any(each in part["text"] for each in (url, "stdio", "CWM-Session-Id")) for part in told["parts"]
+    )
     works = {check["face"]: check["works"] for check in told["checks"]}
     assert works.pop("tools (MCP)", True)
-    assert all(works.values()) is (client.protocol in {*SERVED, None})
+    assert all(works.values())
     assert run.returncode == (0 if all(check["works"] for check in told["checks"]) else 1)
 
 

@@ -18,10 +18,6 @@ class Protocol(StrEnum):
     RESPONSES = "/v1/responses"
 
 
-SERVED: Final = frozenset(Protocol)
-"""The protocols that the gateway serves."""
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
     """A gateway as clients see it. ``keyed``: it asks for a key, which is in ``CWM_API_KEY``."""
@@ -49,7 +45,7 @@ Parts = Callable[[Access], list[Part]]
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """``llm`` needs the gateway to serve ``protocol``. None: the client cannot be connected in this way."""
+    """``llm`` speaks ``protocol``. None: the client cannot be connected in this way."""
 
     name: str
     title: str
@@ -184,7 +180,11 @@ def _continue_mcp(access: Access) -> list[Part]:
 
 def _aider_llm(access: Access) -> list[Part]:
     text = f'aider --model openai/{access.model} --openai-api-base {access.url}/v1 --openai-api-key "{access.key}"'
-    return [Part("in a shell", text)]
+    settings = f"- name: openai/{access.model}\n  extra_params:\n    extra_headers:\n      CWM-Session-Id: my-conversation"
+    note = (
+        "in .aider.model.settings.yml, so that its requests are one session: it rewrites what it said before"
+    )
+    return [Part("in a shell", text), Part(note, settings)]
 
 
 def _cursor_mcp(access: Access) -> list[Part]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cwm.cli.connect import faces, files
-from cwm.cli.connect.clients import CLIENTS, SERVED, Access, Client
+from cwm.cli.connect.clients import CLIENTS, Access, Client
 from cwm.cli.console import (
     FOUND_FAULTS,
     USAGE,
@@ -83,9 +83,7 @@ def _print_clients(*, as_json: bool) -> None:
 
 
 def _llm(client: Client) -> str:
-    if client.protocol is None:
-        return "no"
-    return client.protocol.value if client.protocol in SERVED else f"not yet: needs {client.protocol.value}"
+    return "no" if client.protocol is None else client.protocol.value
 
 
 def _first_model(url: str, credential: str | None) -> str:
@@ -115,7 +113,7 @@ def _print_parts(client: Client, access: Access) -> None:
 def _write(client: Client, access: Access, *, yes: bool) -> None:
     try:
         changes = files.changes(
-            client.name, access, llm=client.protocol in SERVED, mcp=client.mcp is not None, folder=Path.cwd()
+            client.name, access, llm=client.llm is not None, mcp=client.mcp is not None, folder=Path.cwd()
         )
         for change in changes:
             print(change.difference())

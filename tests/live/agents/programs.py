@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cwm.cli.connect.clients import CLIENTS, Access
+from cwm.cli.connect.clients import CLIENTS, Access, Part
 from tests.live.agents.proxy import Tool
 from tests.node import programs as node
 
@@ -155,6 +155,17 @@ def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
     ]  # fmt: skip
 
 
+def _connects(name: str, place: Place) -> list[Part]:
+    llm = next(client.llm for client in CLIENTS if client.name == name)
+    assert llm is not None
+    return llm(Access(place.url, place.model))
+
+
+def _prepare_aider(place: Place) -> None:
+    """As `cwm connect aider` says it: it rewrites its last question, so nothing but a header names its conversation."""
+    (place.work / ".aider.model.settings.yml").write_text(_connects("aider", place)[-1].text)
+
+
 _CODEX: Final = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 
 
@@ -165,11 +176,9 @@ def _codex(*more: str) -> Callable[[Place], Sequence[str]]:
 
 def prepare_codex(place: Place, *more: str) -> None:
     """As `cwm connect codex` says it; ``more`` are further lines of its configuration, in front."""
-    llm = next(client.llm for client in CLIENTS if client.name == "codex")
-    assert llm is not None
     folder = place.home / ".codex"
     folder.mkdir()
-    lines = [*more, *(part.text for part in llm(Access(place.url, place.model)))]
+    lines = [*more, *(part.text for part in _connects("codex", place))]
     (folder / "config.toml").write_text("\n".join(lines))
 
 
@@ -211,7 +220,7 @@ AGENTS: Final = (
         "aider",
         _aider(),
         _aider("--restore-chat-history"),
-        lambda _: None,
+        _prepare_aider,
         None,
         lambda place: {
             "OPENAI_API_KEY": "none",
