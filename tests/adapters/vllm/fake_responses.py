@@ -96,7 +96,14 @@ def _item(asked: dict[str, Any], text: str, status: str) -> dict[str, Any]:
         call = {"arguments": text, "call_id": "call_1", "name": choice["name"]}
         return {**call, "type": "function_call", "id": "fc_1", "namespace": None, "status": status}
     part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-    return {"id": "msg_1", "content": [part], "role": "assistant", "status": status, "type": "message"}
+    given = asked.get("input") or ""
+    return {
+        "id": f"msg_{1 if isinstance(given, str) else len(given)}",
+        "content": [part],
+        "role": "assistant",
+        "status": status,
+        "type": "message",
+    }
 
 
 def _usage(prompt: int, new: int) -> dict[str, Any]:

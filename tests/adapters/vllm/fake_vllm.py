@@ -148,8 +148,8 @@ class _Reply:
             await self._json(404, {"detail": "Not Found"})
         elif path == "/metrics":
             await self._whole(200, _METRICS.encode())
-        elif path in {f"{MESSAGES}/count_tokens", f"{MESSAGES}/render"}:
-            ids = fake_messages.prompt_ids(self.seen.json)
+        elif path in {f"{MESSAGES}/count_tokens", f"{MESSAGES}/render", f"{RESPONSES}/render"}:
+            ids = (fake_responses if self._is_response else fake_messages).prompt_ids(self.seen.json)
             await self._json(200, {"input_tokens": len(ids), "token_ids": ids})
         elif path == "/v1/chat/completions/render":
             error = {

@@ -45,6 +45,13 @@ def of_the_original(response: httpx2.Response) -> str:
     return response.text.replace(named, "resp_straight")
 
 
+def response_of(answer: httpx2.Response) -> dict[str, Any]:
+    """The response object of an answer, streamed or not."""
+    if answer.headers["content-type"].startswith("application/json"):
+        return dict(answer.json())
+    return dict(json.loads(answer.text.rstrip().rsplit("\n", 1)[-1].removeprefix("data: "))["response"])
+
+
 async def direct(vllm: FakeVllm, body: dict[str, Any]) -> httpx2.Response:
     async with httpx2.AsyncClient(trust_env=False) as client:
         return await client.post(vllm.url + PATH, json=body)
@@ -111,6 +118,38 @@ async def test_a_model_has_the_name_that_the_client_uses(cwm: Gateway, vllm: Fak
             final = await stream.get_final_response()
     assert (final.model, final.output_text) == ("gpt-5", "once upon a time there was \u00e9t\u00e9 {}")
     assert [turn.json["model"] for turn in vllm.turns] == [MODEL, MODEL]
+
+
+@STREAMED
+async def test_only_the_model_of_the_response_is_renamed(cwm: Gateway, stream: bool) -> None:
+    cwm.directory.aliases = ModelAliases({"gpt-*": MODEL})
+    tool = {"type": "function", "name": "look", "parameters": {"model": MODEL}}
+    answer = await cwm.client.post(PATH, json=ask(model="gpt-5", stream=stream, tools=[tool]))
+    sent = answer.text.count('"model":"gpt-5"'), answer.text.count(json.dumps(tool, separators=(",", ":")))
+    assert sent == ((3, 3) if stream else (1, 1))
+    read = (await cwm.client.get(f"{PATH}/{response_of(answer)['id']}")).json()
+    assert read == response_of(answer)
+    assert read["model"] == "gpt-5"
+
+
+@STREAMED
+async def test_an_engine_without_the_middleware_has_its_prompts_recorded_and_that_is_said(
+    cwm: Gateway, vllm: FakeVllm, stream: bool
+) -> None:
+    vllm.middleware = False
+    first = await cwm.client.post(PATH, json=ask(stream=stream))
+    assert first.headers["cwm-recorded"] == "prompt"
+    session = first.headers["cwm-session-id"]
+    assert await cwm.tokens(session) == tuple(b"hey")
+    body = ask(previous_response_id=response_of(first)["id"], input=" on", stream=stream)
+    second = await cwm.client.post(PATH, json=body)
+    assert second.headers["cwm-session-id"] == session
+    said = "hey" + "".join(part["text"] for part in response_of(first)["output"][0]["content"]) + " on"
+    assert await cwm.tokens(session) == tuple(said.encode())
+    turn = await cwm.registry.current_turn(TENANT, session)
+    assert turn is not None
+    roles = [message.content["role"] for message in await cwm.registry.turn_messages(turn)]
+    assert roles == ["user", "assistant"] * 2
 
 
 async def test_a_client_that_leaves_a_stream_has_recorded_what_it_was_sent(
@@ -196,23 +235,14 @@ async def test_an_answer_is_capped_and_that_is_said(cwm: Gateway, vllm: FakeVllm
     assert vllm.turns[0].json["max_output_tokens"] == MAX_MODEL_LEN
 
 
-def items(response: httpx2.Response) -> list[dict[str, Any]]:
-    """The items of an answer, streamed or not."""
-    if response.headers["content-type"].startswith("application/json"):
-        return list(response.json()["output"])
-    last = response.text.rstrip().rsplit("\n", 1)[-1]
-    return list(json.loads(last.removeprefix("data: "))["response"]["output"])
-
-
 async def test_a_response_is_read_as_its_client_got_it_also_after_a_restart(
     vllm: FakeVllm, tmp_path: Path
 ) -> None:
     async with gateway(settings_for(vllm.url), tmp_path, capture=CapturePolicies(Capture.ALL)) as cwm:
         answer = (await cwm.client.post(PATH, json=ask())).json()
         streamed = await cwm.client.post(PATH, json=ask(input="on", stream=True))
-    completed = json.loads(streamed.text.rstrip().rsplit("\n", 1)[-1].removeprefix("data: "))
     async with gateway(settings_for(vllm.url), tmp_path) as again:
-        for response in (answer, completed["response"]):
+        for response in (answer, response_of(streamed)):
             read = await again.client.get(f"{PATH}/{response['id']}")
             assert (read.status_code, read.json()) == (200, response)
 
@@ -236,7 +266,7 @@ async def test_a_chain_by_previous_response_id_is_what_the_whole_conversation_se
         session = session or answer.headers["cwm-session-id"]
         assert answer.headers["cwm-session-id"] == session
         assert await cwm.tokens(session) == await cwm.tokens(f"whole-{number}")
-        whole += items(at_once)
+        whole += response_of(at_once)["output"]
         told = f'"previous_response_id":{json.dumps(previous, separators=(",", ":"))}'
         assert answer.text.count(told) == (3 if stream else 1)
         previous = answer.text.partition('"id":"')[2].partition('"')[0]

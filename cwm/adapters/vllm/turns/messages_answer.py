@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cwm.adapters.vllm.turns.anthropic import chat_message
 from cwm.adapters.vllm.turns.body import objects
-from cwm.domain.prefix import TokenIds
+from cwm.adapters.vllm.turns.openai_refusals import Refused
 from cwm.ports.turn_wire import PromptUsage
 
 _DELTAS: Final = {
@@ -100,40 +100,18 @@ class MessageReader:
         return block
 
 
-class RefusalAnswer:
-    """A refusal of the engine: a :class:`cwm.ports.turn_wire.TurnAnswer` without tokens."""
-
-    begun = ended = False
+class RefusalAnswer(Refused):
+    """A refusal of the engine in Anthropic's words."""
 
     def __init__(self, status: int, model: str) -> None:
+        super().__init__()
         self._status = status
         self._model = model
-        self._chunks: list[bytes] = []
 
-    def feed(self, chunk: bytes) -> bytes:
-        self._chunks.append(chunk)
-        return b""
-
-    def finish(self) -> bytes:
-        content = b"".join(self._chunks)
+    def told(self, content: bytes) -> bytes:
         kind = _TYPES.get(self._status, "invalid_request_error" if self._status < 500 else "api_error")
         error = {"type": kind, "message": self._worded(_message_of(content))}
         return json.dumps({"type": "error", "error": error}, separators=(",", ":")).encode()
-
-    def token_ids(self) -> TokenIds | None:
-        return None
-
-    def prompt_tokens(self) -> int:
-        return 0
-
-    def message(self) -> Mapping[str, Any] | None:
-        return None
-
-    def usage(self) -> PromptUsage | None:
-        return None
-
-    def tokens(self) -> int:
-        return 0
 
     def _worded(self, message: str) -> str:
         """What Anthropic's API says in such a case, if clients look for it."""

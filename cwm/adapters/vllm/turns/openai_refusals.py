@@ -19,14 +19,12 @@ _TYPES: Final = {
 _TOO_LONG: Final = "maximum context length"
 
 
-class Refusal:
-    """A :class:`cwm.ports.turn_wire.TurnAnswer` that has no answer. ``prompt`` is the field that has the prompt."""
+class Refused:
+    """A :class:`cwm.ports.turn_wire.TurnAnswer` that has no answer: the engine's words, as its client gets them."""
 
-    begun = False
-    ended = False
+    begun = ended = False
 
-    def __init__(self, prompt: str) -> None:
-        self._prompt = prompt
+    def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
@@ -34,15 +32,11 @@ class Refusal:
         return b""
 
     def finish(self) -> bytes:
-        content = b"".join(self._pieces)
-        try:
-            refusal = json.loads(content)
-        except ValueError:
-            return content
-        error = refusal.get("error") if isinstance(refusal, dict) else None
-        if not isinstance(error, dict):
-            return content
-        return json.dumps({**refusal, "error": self._reworded(error)}, separators=(",", ":")).encode()
+        return self.told(b"".join(self._pieces))
+
+    def told(self, content: bytes) -> bytes:
+        """The refusal in the words of its API."""
+        raise NotImplementedError
 
     def token_ids(self) -> TokenIds | None:
         return None
@@ -58,6 +52,24 @@ class Refusal:
 
     def tokens(self) -> int:
         return 0
+
+
+class Refusal(Refused):
+    """A refusal in OpenAI's words. ``prompt`` is the field that has the prompt."""
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__()
+        self._prompt = prompt
+
+    def told(self, content: bytes) -> bytes:
+        try:
+            refusal = json.loads(content)
+        except ValueError:
+            return content
+        error = refusal.get("error") if isinstance(refusal, dict) else None
+        if not isinstance(error, dict):
+            return content
+        return json.dumps({**refusal, "error": self._reworded(error)}, separators=(",", ":")).encode()
 
     def _reworded(self, error: Mapping[str, Any]) -> dict[str, Any]:
         """VLLM's message, with the type, the field and the code of the original; vLLM's code is the status."""

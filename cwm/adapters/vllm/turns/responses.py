@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from cwm.adapters.vllm.turns.body import RequestBody, objects, strings
 from cwm.adapters.vllm.turns.engine_ids import HEADERS
-from cwm.adapters.vllm.turns.openai_answer import as_it_is, renaming
+from cwm.adapters.vllm.turns.openai_answer import as_it_is
 from cwm.adapters.vllm.turns.openai_refusals import Refusal
 from cwm.adapters.vllm.turns.responses_answer import ResponseIds, ResponsesReader
 from cwm.adapters.vllm.turns.responses_items import input_items, input_messages, media_in, named, references
@@ -119,10 +119,12 @@ class ResponsesRequest(RequestBody):
         return replace(self, before=tuple(items), own=mended)
 
     def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:
-        content = answer.response() if isinstance(answer, ResponseIds) else None
-        if content is None or self.served is None:
-            return content
-        return {**content, "model": self.model}
+        return answer.response() if isinstance(answer, ResponseIds) else None
+
+    def _told(self) -> Mapping[str, Any]:
+        """Fields of the response that the engine does not know, or by another name."""
+        told = {"model": self.served and self.model, "previous_response_id": self.response.previous}
+        return {name: value for name, value in told.items() if value is not None}
 
     @cached_property
     def _messages(self) -> tuple[Message, ...]:
@@ -158,12 +160,10 @@ class ResponsesRequest(RequestBody):
         if status != HTTPStatus.OK:
             return Refusal("input")
         return ResponseIds(
-            ResponsesReader(
-                {} if self.response.previous is None else {"previous_response_id": self.response.previous}
-            ),
+            ResponsesReader(self._told()),
             streamed=streamed,
             max_bytes=self.max_answer_bytes,
-            named=as_it_is if self.served is None else renaming(self.served, self.model or ""),
+            named=as_it_is,
             prompts=self.prompts,
             session=session,
         )
