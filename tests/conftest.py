@@ -22,6 +22,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.domain.audit_chain import ChainKeys
 from cwm.stack.leftovers import clear_abandoned
@@ -203,6 +204,11 @@ def speed_records(database: Database) -> SqlSpeeds:
 @pytest.fixture
 def response_records(database: Database) -> SqlResponses:
     return SqlResponses(database)
+
+
+@pytest.fixture
+def conversation_records(database: Database) -> SqlConversations:
+    return SqlConversations(database)
 
 
 @pytest.fixture

@@ -44,8 +44,8 @@ def encrypt() -> None:
             await database.dispose()
 
     done = run_to_end(work)
-    nouns = [count(done[noun], noun) for noun in ("session", "snapshot", "response")]
-    print(f"Encrypted {nouns[0]}, {nouns[1]} and {nouns[2]}.")
+    nouns = [count(done[noun], noun) for noun in ("session", "snapshot", "response", "conversation")]
+    print(f"Encrypted {nouns[0]}, {nouns[1]}, {nouns[2]} and {nouns[3]}.")
     if done["damaged"]:
         print(f"{done['damaged']} more are damaged and stay as they are.")
         raise typer.Exit(FOUND_FAULTS)

@@ -81,6 +81,12 @@ class InvalidParameterError(CwmError):
     code, kind = "CWM-1003", ErrorKind.INVALID
 
 
+class ExclusiveParametersError(CwmError):
+    """Of these parameters a request may have one."""
+
+    code, kind = "CWM-1004", ErrorKind.INVALID
+
+
 class SessionNotFoundError(CwmError):
     code, kind = "CWM-2001", ErrorKind.NOT_FOUND
 
@@ -120,7 +126,7 @@ class TurnNotFoundError(CwmError):
 
 
 class ResponseNotFoundError(CwmError):
-    """The response, or an item of one, does not exist, is somebody else's or was deleted."""
+    """The response, the conversation, or an item of one, does not exist, is somebody else's or was deleted."""
 
     code, kind = "CWM-2008", ErrorKind.NOT_FOUND
 
@@ -183,6 +189,12 @@ class TurnTagExistsError(CwmError):
     """The tag names another turn; it has to be moved."""
 
     code, kind = "CWM-3009", ErrorKind.CONFLICT
+
+
+class ConversationLockedError(CwmError):
+    """A response is being added to the conversation. OpenAI answers 400."""
+
+    code, kind, retryable = "CWM-3010", ErrorKind.INVALID, True
 
 
 class StorageWriteError(CwmError):

@@ -1,14 +1,38 @@
-"""Responses of OpenAI's API that are kept, so that they can be read again and gone on from."""
+"""Responses and conversations of OpenAI's API that are kept, so that they can be read again and gone on from."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+from uuid import uuid4
 
 Item: TypeAlias = Mapping[str, Any]
 """An item of a conversation in the Responses API, as the client sent or got it."""
+
+REFERENCE: Final = "item_reference"
+_ID: Final = re.compile(r"[\w-]{1,128}", re.ASCII)
+_PREFIXES: Final = {
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
+
+
+def is_id(value: object) -> bool:
+    """Whether it may be the id of a response, a conversation or an item: what a database cannot look for is not there."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def named(item: Item) -> Item:
+    """The item with an id."""
+    if is_id(item.get("id")):
+        return item
+    return {**item, "id": f"{_PREFIXES.get(str(item.get('type')), 'msg')}_{uuid4().hex}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +40,7 @@ class ResponseAsk:
     """What a request for a response refers to, and what it adds.
 
     ``items`` are those of this request only; ``references`` the ids of items in it that stand for earlier ones. ``stored``: its client may read
-    it again.
+    it again. ``conversation``: it is added to that one.
     """
 
     id: str
@@ -24,6 +48,7 @@ class ResponseAsk:
     previous: str | None = None
     references: tuple[str, ...] = ()
     stored: bool = True
+    conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +69,20 @@ class StoredResponse:
     def output(self) -> Sequence[Item]:
         output: Sequence[Item] = self.content.get("output") or ()
         return output
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """A conversation that its client created. ``session_id`` is that of its last turn; ``touched_at``: when it was last changed.
+
+    ``last_response`` is the kept response with which all of its items were sent or answered, if there is one.
+    """
+
+    tenant: str
+    id: str
+    owner: str
+    created_at: datetime
+    touched_at: datetime
+    metadata: Mapping[str, str]
+    session_id: str | None = None
+    last_response: str | None = None

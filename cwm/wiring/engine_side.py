@@ -8,6 +8,7 @@ from datetime import timedelta
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.media import MediaRule
@@ -22,6 +23,7 @@ from cwm.services.kv.release import Release
 from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
+from cwm.services.responses.conversations import StoredConversations
 from cwm.services.responses.responses import Responses
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
@@ -182,7 +184,16 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         visibility=settings.session_visibility(),
     )
 
-    responses = Responses(SqlResponses(base.database, base.registry.vault), clock)
+    responses = Responses(
+        SqlResponses(base.database, base.registry.vault),
+        StoredConversations(
+            SqlConversations(base.database, base.registry.vault),
+            clock,
+            base.replicas,
+            lambda tenant: turns.keep.of(tenant).messages,
+        ),
+        clock,
+    )
     conversations = Conversations(
         registry, clock, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
     )

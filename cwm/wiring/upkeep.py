@@ -44,6 +44,7 @@ def build_upkeep(settings: Settings, base: Foundation, side: EngineSide) -> Upke
         ),
         retain=Retain(
             registry=registry,
+            conversations=side.pass_through.responses.conversations.records,
             freeze=side.freeze,
             delete=side.delete,
             end_session=side.end_session,

@@ -1,4 +1,4 @@
-"""Keep responses of turns"""
+"""Keep responses of turns, and conversations that they are added to"""
 
 from __future__ import annotations
 
@@ -46,3 +46,33 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant", "id", "response_id", name="pk_response_items"),
     )
     op.create_index("ix_response_items_tenant_response_id", "response_items", ["tenant", "response_id"])
+    op.create_table(
+        "conversations",
+        sa.Column("tenant", Text, nullable=False),
+        sa.Column("id", Text, nullable=False),
+        sa.Column("owner", Text, nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("touched_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("metadata", sa.JSON(), nullable=False),
+        sa.Column("session_id", Text),
+        sa.Column("last_response", Text),
+        sa.Column("holder", Text),
+        sa.PrimaryKeyConstraint("tenant", "id", name="pk_conversations"),
+    )
+    op.create_index("ix_conversations_tenant_session_id", "conversations", ["tenant", "session_id"])
+    op.create_index("ix_conversations_touched_at", "conversations", ["touched_at"])
+    op.create_table(
+        "conversation_items",
+        sa.Column("tenant", Text, nullable=False),
+        sa.Column("conversation_id", Text, nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("id", Text, nullable=False),
+        sa.Column("packed", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant", "conversation_id"],
+            ["conversations.tenant", "conversations.id"],
+            name="fk_conversation_items_conversations",
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("tenant", "conversation_id", "number", name="pk_conversation_items"),
+    )

@@ -21,10 +21,10 @@ async def test_what_is_stored_is_encrypted_once(sqlite_url: str, tmp_path: Path)
     await SqlRegistry(database).add_session(a_session(), IDS)
     await database.dispose()
     first = cwm(tmp_path, "registry", "encrypt", CWM_REGISTRY_KEY=KEY)
-    assert first.stdout == "Encrypted 1 session, 0 snapshots and 0 responses.\n"
+    assert first.stdout == "Encrypted 1 session, 0 snapshots, 0 responses and 0 conversations.\n"
     assert (
         cwm(tmp_path, "registry", "encrypt", CWM_REGISTRY_KEY=KEY).stdout
-        == "Encrypted 0 sessions, 0 snapshots and 0 responses.\n"
+        == "Encrypted 0 sessions, 0 snapshots, 0 responses and 0 conversations.\n"
     )
     refused(cwm(tmp_path, "registry", "encrypt", CWM_REGISTRY_KEY="another".ljust(32, "-")), "CWM-4005")
     refused(cwm(tmp_path, "registry", "encrypt"), "CWM-1003", 2)

@@ -16,6 +16,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.audit_chain import ChainKeys
@@ -341,6 +342,7 @@ def gateway(
     patrol = Patrol(registry=registry, kv_tier=kv_tier, directory=directory, freeze=freeze, clock=clock)
     retain = Retain(
         registry=registry,
+        conversations=SqlConversations(database),
         freeze=freeze,
         delete=delete,
         end_session=end_session,

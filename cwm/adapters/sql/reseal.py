@@ -13,11 +13,12 @@ from cwm.adapters.sql.registry import snapshots as stored
 from cwm.adapters.sql.registry.sessions import head_of
 from cwm.adapters.sql.rows import TURN, insert_into, turn_of, turn_values
 from cwm.adapters.sql.tables.gateways import intents
-from cwm.adapters.sql.tables.responses import responses
+from cwm.adapters.sql.tables.responses import conversation_items, conversations, responses
 from cwm.adapters.sql.tables.sessions import canaries, sessions, snapshots
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.turns import conversations as of_conversations
 from cwm.adapters.sql.turns.paths import tokens_of
 from cwm.adapters.sql.turns.responses import SEALED
 from cwm.adapters.sql.turns.sealed import messages_in, opened_turn, sealed_turn
@@ -29,13 +30,13 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Reseal:
-    """Each session, snapshot and response in a transaction of its own, so that a run may be stopped and repeated at any time."""
+    """Each session, snapshot, response and conversation in a transaction of its own, so that a run may be stopped and repeated at any time."""
 
     database: Database
     vault: Vault
 
     async def __call__(self) -> AsyncIterator[str]:
-        """Yields ``session``, ``snapshot`` or ``response`` for each one that was not as the vault would store it. CWM-4001, 4002, 4005.
+        """Yields ``session``, ``snapshot``, ``response`` or ``conversation`` for each one that was not as the vault would store it. CWM-4001, 4002, 4005.
 
         ``damaged`` stands for one that cannot be read, and stays as it is.
         """
@@ -43,6 +44,7 @@ class Reseal:
             ("session", sessions.c.id, self._seal_session),
             ("snapshot", snapshots.c.id, self._seal_snapshot),
             ("response", responses.c.id, self._seal_response),
+            ("conversation", conversations.c.id, self._seal_conversation),
         ):
             keys: list[tuple[str, str]] = [("", "")]
             while keys := await self._keys_of_every_tenant(column, keys[-1]):
@@ -142,6 +144,20 @@ class Reseal:
         sealed = self.vault.seal(content, SEALED, tenant, response_id)
         connection.execute(update(responses).where(this).values(packed=sealed))
         return True
+
+    @writing
+    def _seal_conversation(self, connection: Connection, tenant: str, conversation_id: str) -> bool:
+        items = conversation_items.c
+        its = and_(items.tenant == tenant, items.conversation_id == conversation_id)
+        rows = connection.execute(select(items.number, items.packed).where(its)).all()
+        old = [row for row in rows if not self.vault.is_current(row.packed)]
+        for row in old:
+            bound = (of_conversations.SEALED, tenant, conversation_id, str(row.number))
+            sealed = self.vault.seal(self.vault.open(row.packed, *bound), *bound)
+            connection.execute(
+                update(conversation_items).where(its, items.number == row.number).values(packed=sealed)
+            )
+        return bool(old)
 
 
 def _sealed_columns(row: Any) -> list[bytes | str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from cwm.domain.errors import InvalidParameterError, PreviousResponseNotFoundError, ResponseNotFoundError
+from cwm.domain.errors import (
+    ExclusiveParametersError,
+    InvalidParameterError,
+    PreviousResponseNotFoundError,
+    ResponseNotFoundError,
+)
 from cwm.domain.principal import Principal
-from cwm.domain.response import Item, ResponseAsk, StoredResponse
+from cwm.domain.response import Item, ResponseAsk, StoredResponse, is_id
 from cwm.ports.clock import Clock
 from cwm.ports.responses import ResponseRecords
 from cwm.ports.turn_wire import TurnRequest
-
-# What a database cannot look for is not there.
-_ID: Final = re.compile(r"[\w-]{1,128}", re.ASCII)
+from cwm.services.responses.conversations import StoredConversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +25,29 @@ class Responses:
     """A principal's responses are its own: somebody else's are not there."""
 
     records: ResponseRecords
+    conversations: StoredConversations
     clock: Clock
 
     async def resolved(self, principal: Principal, request: TurnRequest) -> tuple[TurnRequest, str | None]:
-        """The request with all that it refers to, and the session of the response that it goes on from. CWM-2008, 2009."""
+        """The request with all that it refers to, and the session of the response or the conversation that it goes on from.
+
+        The conversation is held until it is let go. CWM-1004, 2008, 2009, 3010.
+        """
         ask = request.response
-        if ask is None or (ask.previous is None and not ask.references):
+        if ask is None or (ask.previous is None and ask.conversation is None and not ask.references):
             return request, None
         before: list[Item] = []
         session_id = None
-        if ask.previous is not None:
+        if ask.conversation is not None:
+            if ask.previous is not None:
+                raise ExclusiveParametersError(
+                    "Mutually exclusive parameters. Ensure you are only providing one of: 'previous_response_id' or 'conversation'."
+                )
+            conversation, before = await self.conversations.hold(
+                principal, ask.conversation, ask.id, ask.items
+            )
+            session_id = conversation.session_id
+        elif ask.previous is not None:
             line = await self._line(principal, ask.previous)
             if not line:
                 raise PreviousResponseNotFoundError(
@@ -41,7 +56,7 @@ class Responses:
                 )
             before = [item for response in line for item in (*response.items, *response.output)]
             session_id = line[-1].session_id
-        asked = [item_id for item_id in ask.references if _ID.fullmatch(item_id)]
+        asked = [item_id for item_id in ask.references if is_id(item_id)]
         known = await self.records.items(principal.tenant, principal.subject, asked)
         for item_id in ask.references:
             if item_id not in known:
@@ -53,28 +68,42 @@ class Responses:
         principal: Principal,
         ask: ResponseAsk,
         content: Mapping[str, Any],
-        session_id: str,
-        turn_id: str,
+        session_id: str | None,
+        turn_id: str | None,
     ) -> None:
-        """Keep a response with the turn that it was recorded as."""
-        await self.records.keep(
-            StoredResponse(
-                principal.tenant,
-                ask.id,
-                principal.subject,
-                session_id,
-                turn_id,
-                self.clock.now(),
-                ask.items,
-                content,
-                ask.previous,
+        """Keep a response with the turn that it was recorded as, if any, and add it to its conversation."""
+        previous, items, conversation, kept = ask.previous, ask.items, None, False
+        if ask.conversation is not None:
+            whose = (principal.tenant, principal.subject, ask.conversation)
+            conversation = await self.conversations.records.conversation(*whose)
+            previous = None if conversation is None else conversation.last_response
+            if previous is None:
+                items = [*await self.conversations.records.items(*whose), *ask.items]
+        if ask.stored and session_id is not None and turn_id is not None:
+            kept = await self.records.keep(
+                StoredResponse(
+                    principal.tenant,
+                    ask.id,
+                    principal.subject,
+                    session_id,
+                    turn_id,
+                    self.clock.now(),
+                    items,
+                    content,
+                    previous,
+                )
             )
-        )
+        if conversation is None:
+            return
+        if content.get("status") != "failed":
+            said = [*ask.items, *(content.get("output") or ())]
+            await self.conversations.append(conversation, said, session_id, ask.id if kept else None)
+        await self.conversations.let_go(principal, conversation.id, ask.id)
 
     async def response(self, principal: Principal, response_id: str) -> StoredResponse:
         """CWM-2008."""
         response = None
-        if _ID.fullmatch(response_id):
+        if is_id(response_id):
             response = await self.records.response(principal.tenant, principal.subject, response_id)
         if response is None:
             raise _not_found(response_id)
@@ -90,13 +119,13 @@ class Responses:
 
     async def delete(self, principal: Principal, response_id: str) -> None:
         """Not found any more; what was said in it belongs to its session. CWM-2008."""
-        if not _ID.fullmatch(response_id) or not await self.records.hide(
+        if not is_id(response_id) or not await self.records.hide(
             principal.tenant, principal.subject, response_id
         ):
             raise _not_found(response_id)
 
     async def _line(self, principal: Principal, response_id: str) -> list[StoredResponse]:
-        if not _ID.fullmatch(response_id):
+        if not is_id(response_id):
             return []
         return await self.records.line(principal.tenant, principal.subject, response_id)
 

@@ -47,7 +47,7 @@ class ClientRequest:
     ``branch`` is ``new`` for a turn that is no part of its session's conversation; ``continued`` names what to go on
     from, when the messages are only the new ones. ``conversation`` is what the client calls its conversation; a request
     that is not ``captured`` belongs to no session unless it has a ``session_id``. ``again``: its client sends it once more.
-    ``visibility`` is that of the session, if this request opens it. ``follows`` is the session of the response that it goes on from.
+    ``visibility`` is that of the session, if this request opens it. ``follows`` is the session of the response or conversation that it goes on from.
     """
 
     method: str
@@ -111,9 +111,8 @@ class Admission:
             conversation = None
         elif incoming.session_id is not None:
             return None
-        if not self._captures(principal, incoming, request):
-            return None
-        identity = await self._served(request.model)
+        captures = self._captures(principal, incoming, request)
+        identity = await self._served(request.model) if captures else None
         if identity is None or not self._recordable(request):
             return None
         if conversation is not None:
@@ -123,6 +122,10 @@ class Admission:
             session = await self.registry.session(principal.tenant, incoming.follows)
             if session is not None and session.model == identity.model:
                 return Captured(session.id, {}, chains(messages)[-1])
+        if (ask := request.response) is not None and ask.conversation is not None:
+            return await self.conversations.named(
+                principal, ClientConversation(ask.conversation), identity.model
+            )
         key = (
             await aside(len(incoming.body), partial(cache_key_of, incoming.body))
             if policies.by_cache_key
@@ -146,7 +149,7 @@ class Admission:
         if ask is not None and not ask.stored and self.conversations.policies.unstored is Capture.OFF:
             return False
         names = (incoming.session_id, incoming.conversation, incoming.follows)
-        named = any(names) or (ask is not None and ask.stored)
+        named = any(names) or (ask is not None and (ask.stored or ask.conversation is not None))
         return bool(named) or (policy is Capture.ALL and request.operation == "chat")
 
     async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:

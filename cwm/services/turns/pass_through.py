@@ -17,6 +17,7 @@ from cwm.domain.errors import (
 from cwm.domain.messages import message_of
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import Principal
+from cwm.domain.response import ResponseAsk
 from cwm.ports.engine import Engine
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
@@ -91,8 +92,10 @@ class PassThrough:
             scope.callback(await self.limits.admit(principal, incoming.session_id, cost=cost))
             if isinstance(request, CwmError):
                 raise request
-            await request.require_media()
+            if (ask := request.response) is not None:
+                scope.callback(self._let_go, principal, ask)
             request, follows = await self.responses.resolved(principal, request)
+            await request.require_media()
             incoming = replace(incoming, follows=follows)
             await self.limits.require_tokens(principal)
             source = captured = None
@@ -222,6 +225,8 @@ class PassThrough:
                 }
             )
         if outbound.turn is None:
+            if incoming.captured:
+                await self._keep(outbound, answer, principal, None)
             return
         token_ids, content, prompt_tokens = answer.token_ids(), answer.message(), answer.prompt_tokens()
         ended = answer.begun or not head.streamed
@@ -237,7 +242,7 @@ class PassThrough:
             await outbound.turn.record(
                 Answered(token_ids, prompt_tokens, message, cached, left, first_token_ms)
             )
-            await self._keep(outbound, answer, principal)
+            await self._keep(outbound, answer, principal, outbound.turn)
             if outbound.turn.missed is not None:
                 self.journal.meter.event(f"turn_missed_{outbound.turn.missed}")
             if outbound.turn.compacts:
@@ -245,15 +250,24 @@ class PassThrough:
                 self._running.start(outbound.turn.tag_compacted())
         elif ended:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
+            await self._keep(outbound, answer, principal, None)
 
-    async def _keep(self, outbound: Outbound, answer: TurnAnswer, principal: Principal | None) -> None:
-        """Keep a response whose client may read it again, where what was said is kept."""
-        ask, turn = outbound.request.response, outbound.turn
-        if principal is None or turn is None or turn.id is None or ask is None or not ask.stored:
+    async def _keep(
+        self, outbound: Outbound, answer: TurnAnswer, principal: Principal | None, turn: RunningTurn | None
+    ) -> None:
+        """Keep a response with the turn that recorded it, where what was said is kept, and add it to its conversation."""
+        ask, content = outbound.request.response, outbound.request.response_of(answer)
+        if principal is None or ask is None or content is None:
             return
-        content = outbound.request.response_of(answer)
-        if content is not None and self.turns.keep.of(principal.tenant).messages:
-            await self.responses.keep(principal, ask, content, turn.session_id, turn.id)
+        if self.turns.keep.of(principal.tenant).messages:
+            recorded = (None, None) if turn is None else (turn.session_id, turn.id)
+            await self.responses.keep(principal, ask, content, *recorded)
+
+    def _let_go(self, principal: Principal, ask: ResponseAsk) -> None:
+        """Of a conversation to which nothing was added."""
+        conversations = self.responses.conversations
+        if ask.conversation is not None and conversations.holds(ask.id):
+            self._running.start(conversations.let_go(principal, ask.conversation, ask.id))
 
 
 def _hides_ids(outbound: Outbound, head: Head) -> bool:

@@ -17,6 +17,7 @@ from cwm.domain.shared_context import ContextScope, Entry, Write
 from cwm.domain.turn import Turn, TurnQuery, TurnState, TurnTag
 from cwm.ports.api_keys import ApiKeys
 from cwm.ports.audit import AuditFilter, AuditTrail
+from cwm.ports.conversations import ConversationRecords
 from cwm.ports.registry import Registry
 from cwm.ports.responses import ResponseRecords
 from cwm.services.audit.journal import Journal
@@ -41,6 +42,7 @@ class Person:
     keys: ApiKeys
     results: Results
     responses: ResponseRecords
+    conversations: ConversationRecords
     context: SharedContext
     trail: AuditTrail
     journal: Journal
@@ -49,7 +51,7 @@ class Person:
         """Records of plain values, bytes and times, each with a ``kind``; one that cannot be read has an ``error``. CWM-4002."""
         async with self.journal.entry(Principal(tenant, _OPERATOR), "person.export") as details:
             details["subject"] = subject
-            for records in (self._conversations, self._possessions):
+            for records in (self._conversations, self._kept, self._possessions):
                 async for record in records(tenant, subject):
                     yield record
 
@@ -78,6 +80,10 @@ class Person:
             with suppress(WindowNotFoundError):
                 await self.delete_window(operator, window.name, force=True)
                 counts["windows"] += 1
+        while kept := await self.conversations.of_owner(tenant, subject):
+            for conversation in kept:
+                await self.conversations.remove(tenant, subject, conversation.id)
+                counts["conversations"] += 1
         await self._untag(await self._tags(tenant, subject), counts)
         async for session in self._sessions(tenant, subject):
             # Others', too: a tag keeps what was said.
@@ -124,12 +130,21 @@ class Person:
                 record["error"] = error.as_dict()
             yield record
 
-    async def _possessions(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
+    async def _kept(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
+        """Of OpenAI's API."""
         last = ""
         while kept := await self.responses.of_owner(tenant, subject, last, _PAGE):
             for response in kept:
                 yield {"kind": "response", **asdict(response)}
             last = kept[-1].id
+        last = ""
+        while begun := await self.conversations.of_owner(tenant, subject, last, _PAGE):
+            for conversation in begun:
+                items = await self.conversations.items(tenant, subject, conversation.id)
+                yield {"kind": "conversation", **asdict(conversation), "items": items}
+            last = begun[-1].id
+
+    async def _possessions(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
         for tag in await self._tags(tenant, subject):
             yield {"kind": "tag", **asdict(tag)}
         for key in await self._keys(tenant, subject):

@@ -1,4 +1,4 @@
-"""Retention: deletes expired windows, and expires idle sessions, which may be frozen first."""
+"""Retention: deletes expired windows and unused conversations, and expires idle sessions, which may be frozen first."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Retention, Window
 from cwm.ports.clock import Clock
+from cwm.ports.conversations import ConversationRecords
 from cwm.ports.registry import Registry
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.turns.turns import Turns
@@ -65,6 +66,7 @@ class RetentionPolicy:
 @dataclass(slots=True)
 class Retain:
     registry: Registry
+    conversations: ConversationRecords
     freeze: Freeze
     delete: Delete
     end_session: EndSession
@@ -81,6 +83,7 @@ class Retain:
             *await self._windows(dry_run=dry_run),
             *await self._idle_sessions(dry_run=dry_run),
             *await self._expired_sessions(dry_run=dry_run),
+            *await self._unused_conversations(dry_run=dry_run),
         ]
 
     async def _windows(self, *, dry_run: bool) -> list[Step]:
@@ -177,6 +180,25 @@ class Retain:
     async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
         expired = await self._over(self.policy.kept_of, self.registry.expired_sessions_of_every_tenant)
         return [await self._delete_session(session, dry_run=dry_run) for session in expired]
+
+    async def _unused_conversations(self, *, dry_run: bool) -> list[Step]:
+        """A conversation without a session lives as long as a session in which nothing is said."""
+        own, now, steps = frozenset(self.policy.keep.by_tenant), self.clock.now(), list[Step]()
+        for tenant in (None, *sorted(own)):
+            ttl, kept = self.policy.ttl_of(tenant), self.policy.kept_of(tenant)
+            if not ttl or not kept:
+                continue
+            since, but = now - timedelta(seconds=ttl + kept), frozenset[str]() if tenant else own
+            query = SessionsSince(since, _AT_ONCE, tenant, but)
+            for unused in await self.conversations.unused_of_every_tenant(query):
+                if not dry_run:
+                    await self.conversations.remove(unused.tenant, unused.owner, unused.id)
+                outcome = StepOutcome.PLANNED if dry_run else StepOutcome.DONE
+                detail = f"unused since {unused.touched_at:%Y-%m-%d %H:%M:%S} UTC"
+                steps.append(
+                    Step("delete_conversation", unused.tenant, unused.id, outcome, detail, of_session=True)
+                )
+        return steps
 
     async def _delete_session(self, session: Session, *, dry_run: bool) -> Step:
         detail = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"

@@ -34,8 +34,9 @@ _NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {
     "/v1/messages": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/messages/count_tokens": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/responses": frozenset({AccessScope.SESSIONS_WRITE}),
+    "/v1/conversations": frozenset({AccessScope.SESSIONS_WRITE}),
 }
-_RESPONSES: Final = "/v1/responses/"
+_KEPT: Final = ("/v1/responses", "/v1/conversations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,11 @@ def _require(principal: Principal, method: str, path: str) -> None:
 
 
 def _needed(method: str, path: str) -> frozenset[AccessScope]:
-    if path.startswith(_RESPONSES) and method == "GET":
-        return frozenset({AccessScope.WINDOWS_READ})
     # Routes of turns have a slash at their end, too.
-    return _NEEDED.get(_RESPONSES[:-1] if path.startswith(_RESPONSES) else path.rstrip("/"), NOTHING)
+    kept = next((kept for kept in _KEPT if path.startswith(f"{kept}/")), None)
+    if kept is not None and method == "GET":
+        return frozenset({AccessScope.WINDOWS_READ})
+    return _NEEDED.get(kept or path.rstrip("/"), NOTHING)
 
 
 def _face(path: str) -> str:

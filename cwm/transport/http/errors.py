@@ -45,7 +45,11 @@ _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
 # Statuses that say more than the kind of an error.
 _ANTHROPIC_STATUS_TYPES: Final = {404: "not_found_error", 413: "request_too_large"}
 _RESPONSES: Final = ("/v1/responses", "/v1/conversations")
-_CODES_BY_CWM: Final = {"CWM-2009": "previous_response_not_found"}
+_CODES_BY_CWM: Final = {
+    "CWM-1004": "mutually_exclusive_parameters",
+    "CWM-2009": "previous_response_not_found",
+    "CWM-3010": "conversation_locked",
+}
 _CODES_BY_KIND: Final[dict[ErrorKind, str]] = {
     ErrorKind.LIMITED: "rate_limit_exceeded",
     ErrorKind.UNAVAILABLE: "server_is_overloaded",

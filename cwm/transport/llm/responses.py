@@ -34,13 +34,13 @@ class ResponseEndpoint:
         principal, response_id = await _asked(scope, self.identity)
         if scope["method"] == "DELETE":
             await self.responses.delete(principal, response_id)
-            await _send(send, {"id": response_id, "object": "response", "deleted": True})
+            await send_json(send, {"id": response_id, "object": "response", "deleted": True})
             return
-        if _query(scope).get("stream", "false") not in {"false", "0"}:
+        if query_of(scope).get("stream", "false") not in {"false", "0"}:
             raise InvalidParameterError(
                 "Only a response that was created in the background can be streamed again.", field="stream"
             )
-        await _send(send, (await self.responses.response(principal, response_id)).content)
+        await send_json(send, (await self.responses.response(principal, response_id)).content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class InputItemsEndpoint:
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         principal, response_id = await _asked(scope, self.identity)
         items = await self.responses.input_items(principal, response_id)
-        await _send(send, page_of([_item(item) for item in items], _query(scope)))
+        await send_json(send, page_of([listed_item(item) for item in items], query_of(scope)))
 
 
 def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dic
     }
 
 
-def _item(item: Item) -> dict[str, Any]:
+def listed_item(item: Item) -> dict[str, Any]:
     """An item as the original lists it, whatever form its client sent it in."""
     if item.get("type", "message") != "message":
         return {"status": "completed", **item}
@@ -106,9 +106,9 @@ async def _asked(scope: Scope, identity: Identity) -> tuple[Principal, str]:
     return principal, scope["path_params"]["response"]
 
 
-def _query(scope: Scope) -> dict[str, str]:
+def query_of(scope: Scope) -> dict[str, str]:
     return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
 
 
-async def _send(send: Send, content: Mapping[str, Any]) -> None:
+async def send_json(send: Send, content: Mapping[str, Any]) -> None:
     await send_whole(send, 200, _JSON, json.dumps(content, separators=(",", ":")).encode())

@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from cwm.ports.identity import Identity
 from cwm.services.turns.pass_through import PassThrough
+from cwm.transport.llm.conversations import ConversationEndpoint, CreateEndpoint, ItemEndpoint, ItemsEndpoint
 from cwm.transport.llm.count_tokens import CountEndpoint
 from cwm.transport.llm.endpoint import Endpoint, Serve, Unknown
 from cwm.transport.llm.models import ModelsEndpoint
@@ -14,12 +15,14 @@ from cwm.transport.llm.turns import TurnEndpoint
 
 
 def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
-    """Completions, chat completions, messages, responses and models under ``/v1``, with or without a slash at the end.
+    """Completions, chat completions, messages, responses, conversations and models under ``/v1``, with or without a slash at the end.
 
     The last route refuses all other paths.
     """
     turn, models = TurnEndpoint(pass_through, identity), ModelsEndpoint(pass_through, identity)
     responses = pass_through.responses
+    conversations = responses.conversations
+    conversation = "/v1/conversations/{conversation}"
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
         ("POST", "/v1/completions", turn),
@@ -30,6 +33,10 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses, identity)),
         ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses, identity)),
         ("GET", "/v1/responses/{response}/input_items", InputItemsEndpoint(responses, identity)),
+        ("POST", "/v1/conversations", CreateEndpoint(conversations, identity)),
+        ("GET, POST, DELETE", conversation, ConversationEndpoint(conversations, identity)),
+        ("GET, POST", f"{conversation}/items", ItemsEndpoint(conversations, identity)),
+        ("GET, DELETE", f"{conversation}/items/{{item}}", ItemEndpoint(conversations, identity)),
     )
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.

@@ -13,12 +13,13 @@ from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.audit.trail import SqlAuditTrail
 from cwm.adapters.sql.context.results import SqlResultRecords
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.domain.access import AccessScope
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import EngineConnectionError
 from cwm.domain.principal import Principal
-from cwm.domain.response import StoredResponse
+from cwm.domain.response import StoredConversation, StoredResponse
 from cwm.domain.turn import TurnQuery, TurnTag
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.context.requests import Setting
@@ -66,6 +67,7 @@ async def house(sqlite: Database, sqlite_url: str) -> AsyncIterator[House]:
                 keys=SqlApiKeys(sqlite),
                 results=desk.results,
                 responses=SqlResponses(sqlite),
+                conversations=SqlConversations(sqlite),
                 context=shared.context,
                 trail=SqlAuditTrail(sqlite, ChainKeys([b"a secret"])),
                 journal=cwm.thaw.journal,
@@ -121,6 +123,17 @@ async def test_her_responses_are_exported_and_go_with_her_sessions(house: House,
     assert [(record["id"], record["items"]) for record in exported] == [("resp_1", [{"role": "user"}])]
     await house.person.delete("acme", "ann")
     assert await records.of_owner("acme", "ann") == []
+
+
+async def test_her_conversations_are_exported_and_deleted(house: House, sqlite: Database) -> None:
+    records, at = SqlConversations(sqlite), house.cwm.clock.now()
+    for owner, item in (("ann", {"id": "msg_1"}), ("bob", {"id": "msg_2"})):
+        await records.add(StoredConversation("acme", f"conv_{owner}", owner, at, at, {}), [item])
+    exported = [record for record in await house.exported() if record["kind"] == "conversation"]
+    assert [(record["id"], record["items"]) for record in exported] == [("conv_ann", [{"id": "msg_1"}])]
+    assert (await house.person.delete("acme", "ann"))["conversations"] == 1
+    assert await records.of_owner("acme", "ann") == []
+    assert await records.of_owner("acme", "bob") != []
 
 
 async def test_everything_of_hers_is_deleted_and_what_stays_is_told(house: House) -> None:

@@ -10,10 +10,12 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.domain.errors import InvalidParameterError, StorageReadError
 from cwm.domain.keep import KeepPolicies, KeepPolicy
 from cwm.domain.names import require_window_name
 from cwm.domain.prefix import TokenIds
+from cwm.domain.response import StoredConversation
 from cwm.domain.session import Session, SessionsSince, SessionState
 from cwm.domain.turn import Turn
 from cwm.domain.upkeep import Step, StepOutcome
@@ -100,6 +102,32 @@ async def test_a_tenant_has_its_own_lifetimes(
     assert len(done(await cwm.retain(dry_run=False))) == 2
     cwm.clock.at += timedelta(minutes=2)
     assert sorted(done(await cwm.retain(dry_run=False))) == gone
+
+
+async def test_a_conversation_in_which_nothing_is_said_lives_as_long_as_a_session(database: Database) -> None:
+    policy = RetentionPolicy(
+        600, 300, auto_freeze=False, keep=KeepPolicies(by_tenant={"bolt": KeepPolicy(session_ttl=0)})
+    )
+    cwm, records = gateway(database, policy=policy), SqlConversations(database)
+    await cwm.registry.add_session(a_session("s1"), ())
+    now = cwm.clock.now()
+    for number, (tenant, age, session_id) in enumerate(
+        (
+            ("acme", 901, None),
+            ("acme", 899, None),
+            ("acme", 901, "s1"),
+            ("acme", 901, "gone"),
+            ("bolt", 901, None),
+        )
+    ):
+        at = now - timedelta(seconds=age)
+        await records.add(StoredConversation(tenant, f"conv_{number}", "ann", at, at, {}, session_id), [])
+    planned = [step for step in await cwm.retain(dry_run=True) if step.action == "delete_conversation"]
+    assert {step.outcome for step in planned} == {StepOutcome.PLANNED}
+    assert sorted(step.subject for step in planned) == ["conv_0", "conv_3"]
+    await cwm.retain(dry_run=False)
+    assert [each.id for each in await records.of_owner("acme", "ann")] == ["conv_1", "conv_2"]
+    assert len(await records.of_owner("bolt", "ann")) == 1
 
 
 async def test_sessions_that_were_found_by_what_was_said_have_their_own_lifetimes(database: Database) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import httpx2
 import uvicorn
@@ -24,7 +25,9 @@ from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turns.wire import VllmWire
@@ -41,6 +44,8 @@ from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
+from cwm.services.replicas import Replicas
+from cwm.services.responses.conversations import StoredConversations
 from cwm.services.responses.responses import Responses
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
@@ -170,6 +175,16 @@ async def gateway(
             meter,
             clock,
         )
+        responses = Responses(
+            SqlResponses(database),
+            StoredConversations(
+                SqlConversations(database),
+                clock,
+                Replicas(SqlLeases(database), uuid4().hex, lambda _: None),
+                lambda tenant: turns.keep.of(tenant).messages,
+            ),
+            clock,
+        )
         pass_through = PassThrough(
             engine=engine,
             wire=VllmWire(),
@@ -189,7 +204,7 @@ async def gateway(
             journal=journal,
             limits=limits,
             reuse=Reuse(meter),
-            responses=Responses(SqlResponses(database), clock),
+            responses=responses,
         )
         app = BodyLimit(Starlette(routes=routes(pass_through, HeaderIdentity())), MAX_BODY_BYTES)
         url = await stack.enter_async_context(serving(app))

@@ -15,6 +15,7 @@ from cwm.adapters.sql.registry.branches import at_rest
 from cwm.adapters.sql.registry.sessions import find_session
 from cwm.adapters.sql.rows import SESSION, TURN, insert_into, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.tables.responses import conversations
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
@@ -66,7 +67,7 @@ class MergeRecords:
         _take_contents(connection, tenant, source.id, target.id)
         numbers = {turn.id: number for number, turn in enumerate(order, 1)}
         _renumber(connection, tenant, target.id, numbers)
-        for table in _OF_TURNS:
+        for table in (*_OF_TURNS, conversations):
             its = and_(table.c.tenant == tenant, table.c.session_id == source.id)
             connection.execute(update(table).where(its).values(session_id=target.id))
         connection.execute(delete(sessions).where(_is(source)))

@@ -1,11 +1,13 @@
-"""Responses of OpenAI's API, and the items of their answers.
+"""Responses of OpenAI's API, the items of their answers, and conversations that they are added to.
 
 ``packed`` is zstd-compressed JSON of the items of the request and the response object. A hidden response is kept for those that go on from it.
+
+A conversation's ``holder`` is the process and the response that is being added to it. An item's ``packed`` is its zstd-compressed JSON.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, LargeBinary, Table
+from sqlalchemy import JSON, Boolean, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, Table
 
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
 
@@ -34,4 +36,33 @@ response_items = Table(
     Column("response_id", Text, primary_key=True),
     ForeignKeyConstraint(["tenant", "response_id"], ["responses.tenant", "responses.id"], ondelete="CASCADE"),
     Index(None, "tenant", "response_id"),
+)
+
+conversations = Table(
+    "conversations",
+    metadata,
+    tenant(),
+    Column("id", Text, primary_key=True),
+    required("owner", Text),
+    required("created_at", UtcDateTime),
+    required("touched_at", UtcDateTime),
+    required("metadata", JSON),
+    Column("session_id", Text),
+    Column("last_response", Text),
+    Column("holder", Text),
+    Index(None, "tenant", "session_id"),
+    Index(None, "touched_at"),
+)
+
+conversation_items = Table(
+    "conversation_items",
+    metadata,
+    tenant(),
+    Column("conversation_id", Text, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    required("id", Text),
+    required("packed", LargeBinary),
+    ForeignKeyConstraint(
+        ["tenant", "conversation_id"], ["conversations.tenant", "conversations.id"], ondelete="CASCADE"
+    ),
 )

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, insert, literal, or_, select
 
 from cwm.adapters.sql.rows import TURN, at_a_time, turn_of
-from cwm.adapters.sql.tables.responses import responses
+from cwm.adapters.sql.tables.responses import conversations, responses
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
@@ -88,8 +88,9 @@ def _remove_turns(connection: Connection, vault: Vault, tenant: str, session_id:
             while row is not None and row.id not in transcript:
                 transcript.add(row.id)
                 row = rows.get(row.parent)
-    theirs = and_(responses.c.tenant == tenant, responses.c.session_id == session_id)
-    connection.execute(delete(responses).where(theirs))
+    for table in (responses, conversations):
+        theirs = and_(table.c.tenant == tenant, table.c.session_id == session_id)
+        connection.execute(delete(table).where(theirs))
     for batch in at_a_time(sorted(rows.keys() - transcript)):
         connection.execute(delete(turns).where(mine, turns.c.id.in_(batch)))
     remove_unsaid(connection, vault, tenant, session_id)

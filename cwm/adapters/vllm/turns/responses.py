@@ -14,19 +14,19 @@ from cwm.adapters.vllm.turns.engine_ids import HEADERS
 from cwm.adapters.vllm.turns.openai_answer import as_it_is
 from cwm.adapters.vllm.turns.openai_refusals import Refusal
 from cwm.adapters.vllm.turns.responses_answer import ResponseIds, ResponsesReader
-from cwm.adapters.vllm.turns.responses_items import input_items, input_messages, media_in, named, references
+from cwm.adapters.vllm.turns.responses_items import input_items, input_messages, media_in, references
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.prefix import TokenIds
-from cwm.domain.response import Item, ResponseAsk
+from cwm.domain.response import Item, ResponseAsk, named
 from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import TurnAnswer
 
 OURS: Final = ("request_id", "enable_response_messages", "previous_input_messages")
 """Fields of vLLM that only the gateway sets."""
-IGNORED: Final = frozenset({"client_metadata", "stream_options"})
-"""Fields that clients send and vLLM ignores without a change of the answer."""
+IGNORED: Final = frozenset({"client_metadata", "conversation", "stream_options"})
+"""Fields that clients send and vLLM ignores without a change of the answer; the gateway serves ``conversation`` itself."""
 
 _FREE_CHOICES: Final = (None, "none", "auto")
 _CHOICES: Final = ("function", "custom")
@@ -61,6 +61,10 @@ class ResponsesRequest(RequestBody):
         given = self.fields.get("input")
         if isinstance(given, list) and len(objects(given)) < len(given):
             raise InvalidParameterError("'input' is a text or a list of objects.", field="input")
+        if self.fields.get("conversation") is not None and self._conversation is None:
+            raise InvalidParameterError(
+                "'conversation' is an id, or an object with one.", field="conversation"
+            )
         choice = self.fields.get("tool_choice")
         if isinstance(choice, dict) and choice.get("type") not in _CHOICES:
             raise InvalidParameterError(
@@ -79,7 +83,7 @@ class ResponsesRequest(RequestBody):
         schemas.require_tools(tools, together=constrained)
 
     async def require_media(self) -> None:
-        await self.media.require([{"content": [*media_in(self.fields.get("input"))]}])
+        await self.media.require([{"content": [*media_in(self._input)]}])
 
     def require_recordable(self) -> None:
         """Every response can be recorded: the engine tells all tokens, whatever its body hides."""
@@ -111,7 +115,14 @@ class ResponsesRequest(RequestBody):
             previous if isinstance(previous, str) else None,
             references(own),
             self.fields.get("store") is not False,
+            self._conversation,
         )
+
+    @property
+    def _conversation(self) -> str | None:
+        named_by = self.fields.get("conversation")
+        conversation = named_by.get("id") if isinstance(named_by, dict) else named_by
+        return conversation if isinstance(conversation, str) else None
 
     def after(self, items: Sequence[Item], known: Mapping[str, Item]) -> Self:
         own = input_items(self.fields.get("input"))
@@ -123,7 +134,12 @@ class ResponsesRequest(RequestBody):
 
     def _told(self) -> Mapping[str, Any]:
         """Fields of the response that the engine does not know, or by another name."""
-        told = {"model": self.served and self.model, "previous_response_id": self.response.previous}
+        ask = self.response
+        told = {
+            "model": self.served and self.model,
+            "previous_response_id": ask.previous,
+            "conversation": ask.conversation and {"id": ask.conversation},
+        }
         return {name: value for name, value in told.items() if value is not None}
 
     @cached_property
@@ -151,6 +167,8 @@ class ResponsesRequest(RequestBody):
         ours: dict[str, Any] = {"request_id": self.response_id, "store": False}
         if self.before is not None:
             ours |= {"input": self._input, "previous_response_id": None}
+        if self.response.conversation is not None:
+            ours["conversation"] = None
         return self._sent(cache_salt, weights, prompt, **ours)
 
     def generation_ids(self, request_id: str) -> Sequence[str]:  # noqa: ARG002 - vLLM names it after the response

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
-from uuid import uuid4
 
 from cwm.adapters.vllm.turns.body import objects
+from cwm.domain.response import REFERENCE
 
 _CALLS: Final = ("function_call", "custom_tool_call")
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
@@ -15,14 +15,6 @@ _TEXTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary
 # vLLM shows a custom tool to the model as a function with one argument of this name.
 _CUSTOM_INPUT: Final = "input"
 _SEPARATOR: Final = "__"
-_REFERENCE: Final = "item_reference"
-_PREFIXES: Final = {
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "reasoning": "rs",
-}
 # What an assistant's items add to the message before them, where that has none yet.
 _MERGED: Final = ("content", "reasoning")
 
@@ -62,15 +54,8 @@ def input_items(given: Any) -> tuple[dict[str, Any], ...]:
 def references(items: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The ids of the items that stand for earlier ones."""
     return tuple(
-        str(item.get("id")) for item in items if item.get("type") == _REFERENCE or (item.keys() == {"id"})
+        str(item.get("id")) for item in items if item.get("type") == REFERENCE or (item.keys() == {"id"})
     )
-
-
-def named(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The item with an id."""
-    if item.get("id"):
-        return item
-    return {**item, "id": f"{_PREFIXES.get(str(item.get('type')), 'msg')}_{uuid4().hex}"}
 
 
 def media_in(items: Any) -> Iterator[dict[str, Any]]:

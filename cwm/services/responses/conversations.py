@@ -1,0 +1,181 @@
+"""Conversations that clients create, and to which their responses are added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from cwm.domain.errors import (
+    ConversationLockedError,
+    CwmError,
+    InvalidParameterError,
+    ResponseNotFoundError,
+)
+from cwm.domain.principal import Principal
+from cwm.domain.response import Item, StoredConversation, is_id, named
+from cwm.ports.clock import Clock
+from cwm.ports.conversations import ConversationRecords
+from cwm.services.replicas import Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversations:
+    """A principal's conversations are its own: somebody else's are not there. ``keeps``: whether what a tenant says is kept.
+
+    While a response is added to a conversation, its process holds it: no other response is then, until that process lets go or has died.
+    """
+
+    records: ConversationRecords
+    clock: Clock
+    replicas: Replicas
+    keeps: Callable[[str], bool]
+    _holders: set[str] = field(default_factory=set)
+
+    async def create(
+        self, principal: Principal, metadata: Mapping[str, str], items: Sequence[Item]
+    ) -> StoredConversation:
+        """CWM-1003 where what is said is not kept."""
+        if not self.keeps(principal.tenant):
+            raise InvalidParameterError(
+                "Conversations are not kept here: the operator's 'keep.messages' is none."
+            )
+        now = self.clock.now()
+        conversation = StoredConversation(
+            principal.tenant, f"conv_{uuid4().hex}", principal.subject, now, now, metadata
+        )
+        await self.records.add(conversation, _new(items, ()))
+        return conversation
+
+    async def conversation(self, principal: Principal, conversation_id: str) -> StoredConversation:
+        """CWM-2008."""
+        conversation = None
+        if is_id(conversation_id):
+            conversation = await self.records.conversation(
+                principal.tenant, principal.subject, conversation_id
+            )
+        if conversation is None:
+            raise _not_found("Conversation", conversation_id)
+        return conversation
+
+    async def describe(
+        self, principal: Principal, conversation_id: str, metadata: Mapping[str, str]
+    ) -> StoredConversation:
+        """The conversation with new metadata. CWM-2008."""
+        conversation = await self.conversation(principal, conversation_id)
+        return await self._changed(replace(conversation, metadata=metadata), ())
+
+    async def delete(self, principal: Principal, conversation_id: str) -> None:
+        """Its session stays. CWM-2008."""
+        await self.conversation(principal, conversation_id)
+        await self.records.remove(principal.tenant, principal.subject, conversation_id)
+
+    async def items(self, principal: Principal, conversation_id: str) -> list[Item]:
+        """The first first. CWM-2008."""
+        await self.conversation(principal, conversation_id)
+        return await self.records.items(principal.tenant, principal.subject, conversation_id)
+
+    async def item(self, principal: Principal, conversation_id: str, item_id: str) -> Item:
+        """CWM-2008."""
+        items = await self.items(principal, conversation_id)
+        item = next((item for item in items if item["id"] == item_id), None)
+        if item is None:
+            raise _not_found("Item", item_id)
+        return item
+
+    async def add(self, principal: Principal, conversation_id: str, items: Sequence[Item]) -> list[Item]:
+        """The items as they were appended. CWM-1003 for an id that is there already, 2008."""
+        conversation = await self.conversation(principal, conversation_id)
+        new = _new(items, await self.items(principal, conversation_id))
+        await self._changed(replace(conversation, last_response=None), new)
+        return new
+
+    async def delete_item(
+        self, principal: Principal, conversation_id: str, item_id: str
+    ) -> StoredConversation:
+        """The conversation without the item. CWM-2008."""
+        conversation = await self.conversation(principal, conversation_id)
+        whose = (principal.tenant, principal.subject)
+        if not is_id(item_id) or not await self.records.remove_item(*whose, conversation_id, item_id):
+            raise _not_found("Item", item_id)
+        return conversation
+
+    async def hold(
+        self, principal: Principal, conversation_id: str, response_id: str, items: Sequence[Item]
+    ) -> tuple[StoredConversation, list[Item]]:
+        """The conversation and its items, to which the response and the ``items`` of its request are to be added.
+
+        CWM-1003 for an item that is in it, CWM-2008, CWM-3010.
+        """
+        await self.conversation(principal, conversation_id)
+        holder = self._holder(response_id)
+        which = (principal.tenant, principal.subject, conversation_id, holder)
+        self._holders.add(holder)
+        other = await self.records.hold(*which)
+        if other is not None and await self._is_gone(other):
+            other = await self.records.hold(*which, instead_of=other)
+        if other is not None:
+            self._holders.discard(holder)
+            raise ConversationLockedError(
+                "Another process is currently operating on this conversation. Please retry in a few seconds.",
+                field="conversation",
+            )
+        before = await self.items(principal, conversation_id)
+        _new(items, before)
+        return await self.conversation(principal, conversation_id), before
+
+    def holds(self, response_id: str) -> bool:
+        return self._holder(response_id) in self._holders
+
+    async def let_go(self, principal: Principal, conversation_id: str, response_id: str) -> None:
+        """Whatever becomes of the record: nobody takes a holder for alive that this process forgot."""
+        holder = self._holder(response_id)
+        self._holders.discard(holder)
+        with suppress(CwmError):
+            await self.records.let_go(principal.tenant, principal.subject, conversation_id, holder)
+
+    async def append(
+        self,
+        conversation: StoredConversation,
+        items: Sequence[Item],
+        session_id: str | None,
+        last_response: str | None,
+    ) -> None:
+        """Add what was asked and answered in a session; one that is deleted by now stays so."""
+        if session_id is not None:
+            conversation = replace(conversation, session_id=session_id)
+        with suppress(ResponseNotFoundError):
+            await self._changed(replace(conversation, last_response=last_response), [*map(named, items)])
+
+    async def _changed(self, conversation: StoredConversation, items: Sequence[Item]) -> StoredConversation:
+        conversation = replace(conversation, touched_at=self.clock.now())
+        if not await self.records.change(conversation, items):
+            raise _not_found("Conversation", conversation.id)
+        return conversation
+
+    def _holder(self, response_id: str) -> str:
+        return f"{self.replicas.me} {response_id}"
+
+    async def _is_gone(self, holder: str) -> bool:
+        process = holder.rpartition(" ")[0]
+        return (
+            holder not in self._holders if process == self.replicas.me else await self.replicas.gone(process)
+        )
+
+
+def _new(items: Sequence[Item], others: Sequence[Item]) -> list[Item]:
+    """The items, each with an id of its own."""
+    taken, new = {item["id"] for item in others}, [*map(named, items)]
+    for item in new:
+        if item["id"] in taken:
+            raise InvalidParameterError(
+                f"Duplicate item found with id {item['id']}. Remove duplicate items from your input and try again.",
+                field="input",
+            )
+        taken.add(item["id"])
+    return new
+
+
+def _not_found(noun: str, its_id: str) -> ResponseNotFoundError:
+    return ResponseNotFoundError(f"{noun} with id '{its_id[:128]}' not found.")
