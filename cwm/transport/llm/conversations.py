@@ -13,6 +13,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.domain.response import REFERENCE, Item, StoredConversation
 from cwm.ports.identity import Identity
+from cwm.services.access.limits import Limits
 from cwm.services.responses.conversations import StoredConversations
 from cwm.transport.http.envelope import body_of, headers_of
 from cwm.transport.http.request_keys import PRINCIPAL
@@ -26,9 +27,14 @@ _PAIRS, _KEY_CHARS, _VALUE_CHARS = 16, 64, 512
 class _Endpoint:
     conversations: StoredConversations
     identity: Identity
+    limits: Limits
 
     async def _principal(self, scope: Scope) -> Principal:
-        return scope.get(PRINCIPAL) or await self.identity.authenticate(headers_of(scope))
+        """Who asks. What writes counts as a request: CWM-7001, 7002."""
+        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers_of(scope))
+        if scope["method"] != "GET":
+            (await self.limits.admit(principal, None))()
+        return principal
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     """
     turn, models = TurnEndpoint(pass_through, identity), ModelsEndpoint(pass_through, identity)
     responses = pass_through.responses
-    conversations = responses.conversations
+    conversations = (responses.conversations, identity, pass_through.limits)
     conversation = "/v1/conversations/{conversation}"
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
@@ -33,10 +33,10 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses, identity)),
         ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses, identity)),
         ("GET", "/v1/responses/{response}/input_items", InputItemsEndpoint(responses, identity)),
-        ("POST", "/v1/conversations", CreateEndpoint(conversations, identity)),
-        ("GET, POST, DELETE", conversation, ConversationEndpoint(conversations, identity)),
-        ("GET, POST", f"{conversation}/items", ItemsEndpoint(conversations, identity)),
-        ("GET, DELETE", f"{conversation}/items/{{item}}", ItemEndpoint(conversations, identity)),
+        ("POST", "/v1/conversations", CreateEndpoint(*conversations)),
+        ("GET, POST, DELETE", conversation, ConversationEndpoint(*conversations)),
+        ("GET, POST", f"{conversation}/items", ItemsEndpoint(*conversations)),
+        ("GET, DELETE", f"{conversation}/items/{{item}}", ItemEndpoint(*conversations)),
     )
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.

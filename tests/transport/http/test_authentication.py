@@ -133,8 +133,22 @@ async def test_upkeep_metrics_and_turns_need_their_scopes(running: RunningGatewa
         assert 'scope="sessions:write"' in challenge
         for path in ("/v1/chat/completions/", "/v1/responses", "/v1/responses/", "/v1/responses/x/cancel"):
             assert (await reads.post(path, json=TURN)).status_code == 403
-        assert (await reads.delete("/v1/responses/x")).status_code == 403
-        for path in ("/v1/responses/x", "/v1/responses/x/input_items"):
+        for path in (
+            "/v1/conversations",
+            "/v1/conversations/",
+            "/v1/conversations/x",
+            "/v1/conversations/x/items",
+        ):
+            assert (await reads.post(path, json={})).status_code == 403
+        for path in ("/v1/responses/x", "/v1/conversations/x", "/v1/conversations/x/items/y"):
+            assert (await reads.delete(path)).status_code == 403
+            assert (await talks.delete(path)).status_code == 404
+        for path in (
+            "/v1/responses/x",
+            "/v1/responses/x/input_items",
+            "/v1/conversations/x",
+            "/v1/conversations/x/items",
+        ):
             assert (await talks.get(path)).status_code == 403
             assert (await reads.get(path)).status_code == 404
         # The engine is not there, so whoever may ask it hears of that.

@@ -13,6 +13,7 @@ import pytest
 
 from cwm.domain.conversation import Capture, CapturePolicies
 from cwm.domain.keep import KeepPolicies, KeepPolicy
+from cwm.domain.limits import LimitRules, Rate
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
 from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
 
@@ -338,3 +339,13 @@ async def test_without_kept_messages_there_are_no_conversations(cwm: Gateway) ->
     cwm.turns.keep = KeepPolicies(KeepPolicy(messages=False))
     refused = await cwm.client.post(PATH, json={})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "CWM-1003")
+
+
+async def test_what_writes_a_conversation_counts_as_a_request(vllm: FakeVllm, tmp_path: Path) -> None:
+    rules = LimitRules(session=(Rate(2, 60),))
+    async with gateway(settings_for(vllm.url), tmp_path, rules=rules) as cwm:
+        path = f"{PATH}/{await created(cwm)}"
+        writes = [await cwm.client.post(f"{path}/items", json={"items": [HEY]}) for _ in range(2)]
+        assert [answer.status_code for answer in writes] == [200, 429]
+        assert writes[1].json()["error"]["code"] == "rate_limit_exceeded"
+        assert (await cwm.client.get(path)).status_code == 200
