@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -36,7 +37,8 @@ class Watched:
     taking: Callable[[], None] = lambda: None
     given: float | None = None
     draining: asyncio.Event = field(default_factory=asyncio.Event)
-    responses: None = None
+    responses: Any = field(default_factory=lambda: SimpleNamespace(conversations=None))
+    limits: Any = None
 
     async def drain(self, timeout_seconds: float) -> None:
         self.given = timeout_seconds
