@@ -26,7 +26,9 @@ OTHERS = (("acme", "bob"), ("bolt", "ann"))
 def a_conversation(
     conversation_id: str = "conv_1", owner: str = "ann", session_id: str | None = None
 ) -> StoredConversation:
-    return StoredConversation("acme", conversation_id, owner, NOW, NOW, {"topic": "tea"}, session_id)
+    return StoredConversation(
+        "acme", conversation_id, owner, NOW, NOW, {"topic": "half of a pair: \ud800\0"}, session_id
+    )
 
 
 def an_item(item_id: str) -> Item:
