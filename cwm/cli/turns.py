@@ -63,8 +63,10 @@ def log(
         print(f"It begins where another session was at {answer['origin']}.")
     for each in answer["turns"]:
         if words := each.get("words"):
-            print(f"{each['number']} left at message {each['diverged_at']} ({each['cause']}):")
+            print(f"{each['number']} left at message {each['diverged_at']} ({_reason(each)}):")
             print(f"  - {words['old']}\n  + {words['new']}")
+        if switch := each.get("habit_switch"):
+            print(f"{each['number']}: {switch} switches that off in the client.")
     if "next_before" in answer:
         print(f"Continue with --before {answer['next_before']}.")
 
@@ -272,11 +274,15 @@ def _row(turn: Mapping[str, Any], current: str | None, tags: Sequence[str]) -> t
             ]
         ),
         f"{turn['first_token_ms']:,} ms" if "first_token_ms" in turn else "",
-        f"{turn['diverged_at']}: {turn['cause']}" if "cause" in turn else "",
+        f"{turn['diverged_at']}: {_reason(turn)}" if "cause" in turn else "",
         turn.get("line", ""),
         moment(turn["asked_at"]),
         turn.get("client", ""),
     )
+
+
+def _reason(turn: Mapping[str, Any]) -> str:
+    return f"{turn['cause']}, {turn['habit']}" if "habit" in turn else str(turn["cause"])
 
 
 def _text(message: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ _DIGEST_CHARS: Final = 16
 _SYSTEM: Final = ("system", "developer")
 _MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 # Many clients put today's date in front of the conversation.
-_DATES: Final = re.compile(
+DATES: Final = re.compile(
     rf"\d{{4}}-\d\d-\d\d|\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}|{_MONTH}\.? \d{{1,2}},? \d{{4}}|\d{{1,2}}\.? {_MONTH}\.? \d{{4}}"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\b|\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?"
 )
@@ -122,7 +122,7 @@ def chained(chain: str, *digests: str) -> str:
 
 
 def _steady(content: Mapping[str, Any]) -> str:
-    return _digest(*(_DATES.sub("", text) for text in _texts(content)))
+    return _digest(*(DATES.sub("", text) for text in _texts(content)))
 
 
 def _texts(content: Mapping[str, Any]) -> list[str]:

@@ -18,11 +18,14 @@ _CHARS_AFTER: Final = 80
 class Cause(StrEnum):
     """Why a request does not extend the current turn, as far as its messages tell.
 
-    ``REPEATED``: it ends earlier, as a retry does. ``RENDERED``: an answer came back with other words than it had.
+    ``TOOL_ORDER``: it has the same tools in another order. ``MOVED``: a message stands behind what came after it. ``REPEATED``: it ends
+    earlier, as a retry does. ``RENDERED``: an answer came back with other words than it had.
     """
 
     SYSTEM_TEXT = "system_text"
     TOOLS = "tools"
+    TOOL_ORDER = "tool_order"
+    MOVED = "moved"
     EDITED = "edited"
     DROPPED = "dropped"
     INSERTED = "inserted"
@@ -31,11 +34,21 @@ class Cause(StrEnum):
     UNRELATED = "unrelated"
 
 
+class Habit(StrEnum):
+    """What clients are known to change in each request, or at each start, although nobody said anything else."""
+
+    BILLING_BLOCK = "billing_block"
+    DATE = "date"
+    GIT_STATUS = "git_status"
+    MOVED_REMINDER = "moved_reminder"
+    REORDERED_TOOLS = "reordered_tools"
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """``message`` is the index of the first message that differs; with other tools it is 0.
 
-    There the request has the message with the digest ``new`` in place of ``old`` (None: no message).
+    There the request has the message with the digest ``new`` in place of ``old`` (None: no message). ``habit``: the client's that it comes from.
     """
 
     message: int
@@ -43,6 +56,7 @@ class Divergence:
     role: str = ""
     old: str | None = None
     new: str | None = None
+    habit: Habit | None = None
 
 
 class Miss(StrEnum):
@@ -68,11 +82,16 @@ def miss(turn: Turn, parent: Turn, block: int) -> Miss | None:
 
 def words_around(old: str, new: str) -> tuple[str, str]:
     """Of both texts a few words around the first character that differs."""
-    common = bisect_left(range(min(len(old), len(new))), 1, key=lambda end: old[: end + 1] != new[: end + 1])
+    common = common_chars(old, new)
     start = max(common - _CHARS_BEFORE, 0)
     if start:
         start = max(old.rfind(" ", 0, common - _CHARS_BEFORE // 2) + 1, start)
     return _cut(old, start, common), _cut(new, start, common)
+
+
+def common_chars(old: str, new: str) -> int:
+    """How many characters both texts begin with."""
+    return bisect_left(range(min(len(old), len(new))), 1, key=lambda end: old[: end + 1] != new[: end + 1])
 
 
 def _cut(text: str, start: int, common: int) -> str:
@@ -90,8 +109,10 @@ def divergence(
         (at for at, (mine, theirs) in enumerate(zip(digests, line, strict=False)) if mine != theirs),
         min(len(digests), len(line)),
     )
-    if profile.tools != line_profile.tools and index:
+    if profile.agent[1] != line_profile.agent[1] and index:
         return Divergence(0, Cause.TOOLS)
+    if profile.tool_order != line_profile.tool_order and line_profile.tool_order and index:
+        return Divergence(0, Cause.TOOL_ORDER)
     if index == len(line):
         return None
     if index == len(digests):
@@ -104,6 +125,8 @@ def divergence(
 def _cause(
     role: str, index: int, digests: Sequence[str], line: Sequence[str], roles: Sequence[object]
 ) -> Cause:
+    if _moved(index, digests, line):
+        return Cause.MOVED
     if role in _SYSTEM:
         return Cause.SYSTEM_TEXT
     if digests[index] in line[index + 1 :]:
@@ -113,3 +136,9 @@ def _cause(
     if role == "assistant":
         return Cause.RENDERED
     return Cause.UNRELATED if all(each in _SYSTEM for each in roles[:index]) else Cause.EDITED
+
+
+def _moved(index: int, digests: Sequence[str], line: Sequence[str]) -> bool:
+    """Whether the line's message stands later in the request, and what was said last before it."""
+    behind = digests[index:]
+    return line[index] in behind and line[-1] in behind[: behind.index(line[index])]

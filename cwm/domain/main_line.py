@@ -37,7 +37,7 @@ def standing(turn: Turn, current: Turn | None, *, extends: bool, carries: bool) 
         return Standing.FIRST if turn.profile.tools else Standing.SIDE
     if extends or carries:
         return Standing.NEXT
-    if turn.profile != current.profile:
+    if turn.profile.agent != current.profile.agent:
         return Standing.SIDE
     if current.profile.tools or current.abandoned or turn.prompt_tokens == current.prompt_tokens:
         return Standing.NEXT
@@ -49,7 +49,7 @@ def compacts(turn: Turn, current: Turn, *, extends: bool, carries: bool) -> bool
     """Whether an ended turn goes on with the line from a summary: its client says so, or it is the same agent without any answer."""
     if None not in (turn.compactions, current.compactions):
         return announces(turn, current)
-    same_agent = bool(turn.profile.tools) and turn.profile == current.profile
+    same_agent = bool(turn.profile.tools) and turn.profile.agent == current.profile.agent
     return same_agent and not (extends or carries or current.abandoned)
 
 
@@ -63,7 +63,9 @@ def may_become_current(asked: Turn, current: Turn | None) -> bool:
     """Whether a turn that is still in flight may become the line's last one."""
     if current is None or (asked.profile.tools and not current.profile.tools):
         return True
-    return asked.number > current.number and (asked.profile == current.profile or announces(asked, current))
+    return asked.number > current.number and (
+        asked.profile.agent == current.profile.agent or announces(asked, current)
+    )
 
 
 def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
@@ -77,7 +79,7 @@ def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
     for turn in sorted(turns, key=lambda turn: -turn.number):
         parent = by_id.get(turn.parent or "")
         continued = turn.continues and parent is not None and not parent.main
-        candidate = turn.main or (continued and turn.profile == current.profile)
+        candidate = turn.main or (continued and turn.profile.agent == current.profile.agent)
         if candidate and turn.state is TurnState.ENDED and turn.id not in path:
             own = _path(turn, by_id)
             common = next((ancestor for ancestor in own if ancestor in path), None)

@@ -13,6 +13,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.turn import Message, Profile
 
 _DIGEST_CHARS: Final = 32
+_ORDER_CHARS: Final = 8
 _INLINE_MEDIA_CHARS: Final = 4096
 _SHORT_CHARS: Final = 1024
 _PLAIN: Final = frozenset({"role", "content"})
@@ -44,14 +45,19 @@ def _digest_of_text(role: str, text: str) -> str:
 
 
 def profile_of(messages: Iterable[Mapping[str, Any]], tools: Any) -> Profile:
-    """The profile of a request with these messages and, if it is a list, these ``tools`` in any order.
+    """The profile of a request with these messages and, if it is a list, these ``tools``.
 
     CWM-1003 if the tools are nested too deeply.
     """
     beginning = takewhile(lambda message: message.get("role") in _SYSTEM, messages)
     system = "\n".join(text for message in beginning for text in _texts(message.get("content")))
-    definitions = sorted(_json(_essence(tool)) for tool in tools) if isinstance(tools, list) else []
-    return Profile(_digest(system), _digest("\n".join(definitions)))
+    definitions = [_json(_essence(tool)) for tool in tools] if isinstance(tools, list) else []
+    return Profile(_digest(system), _tools_digest(definitions))
+
+
+def _tools_digest(definitions: list[str]) -> str:
+    in_any_order, in_this_order = _digest("\n".join(sorted(definitions))), _digest("\n".join(definitions))
+    return f"{in_any_order}.{in_this_order[:_ORDER_CHARS]}" if definitions else ""
 
 
 def plain_text(content: Mapping[str, Any]) -> str:

@@ -29,10 +29,22 @@ class TurnState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Digests of a request's system text and of its tools; empty where it has none. They tell agents of one session apart."""
+    """Digests of a request's system text and of its tools; empty where it has none. They tell agents of one session apart.
+
+    ``tools``: the digest of the tools in any order, a dot, and that of them in this order, which older records do not have.
+    """
 
     system: str = ""
     tools: str = ""
+
+    @property
+    def agent(self) -> tuple[str, str]:
+        """What all requests of one agent have in common, in whichever order its tools are."""
+        return self.system, self.tools.partition(".")[0]
+
+    @property
+    def tool_order(self) -> str:
+        return self.tools.partition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,22 @@ LINE = said("sBe terse.", "uOne?", "aOne.", "uTwo?", "aTwo.")
         ([*LINE[:2], *said("aWon."), *LINE[3:]], Divergence(2, Cause.RENDERED, "assistant")),
         ([LINE[0], *LINE[3:], *said("uThree?")], Divergence(1, Cause.DROPPED, "user")),
         ([*LINE[:3], *said("uReminder."), *LINE[3:]], Divergence(3, Cause.INSERTED, "user")),
+        ([*LINE[:1], *LINE[2:], LINE[1], *said("uThree?")], Divergence(1, Cause.MOVED, "assistant")),
+        ([*LINE[1:], LINE[0]], Divergence(0, Cause.MOVED, "user")),
         (LINE[:4], Divergence(4, Cause.REPEATED)),
     ],
-    ids=["extended", "system", "edited", "unrelated", "rendered", "dropped", "inserted", "repeated"],
+    ids=[
+        "extended",
+        "system",
+        "edited",
+        "unrelated",
+        "rendered",
+        "dropped",
+        "inserted",
+        "moved",
+        "moved system",
+        "repeated",
+    ],
 )
 def test_the_first_message_that_differs_is_named_with_its_cause(
     asked: list[Message], expected: Divergence | None
@@ -100,3 +113,10 @@ def test_a_cache_that_ended_over_a_block_before_the_parent_does_was_missed(
 def test_other_tools_are_the_cause_where_the_messages_are_equal() -> None:
     line = [message.digest for message in LINE]
     assert divergence(LINE, Profile("system", "more tools"), line, AGENT) == Divergence(0, Cause.TOOLS)
+
+
+def test_so_is_another_order_of_the_same_tools_unless_an_older_record_does_not_have_it() -> None:
+    line = [message.digest for message in LINE]
+    agent, reordered = Profile("system", "tools.order"), Profile("system", "tools.other")
+    assert divergence(LINE, reordered, line, agent) == Divergence(0, Cause.TOOL_ORDER)
+    assert divergence(LINE, agent, line, agent) is divergence(LINE, agent, line, AGENT) is None

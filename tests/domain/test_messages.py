@@ -261,7 +261,14 @@ def test_a_profile_depends_on_text_and_not_on_form() -> None:
         {**TOOLS[1], **MARK},
         {"function": {**TOOLS[0]["function"], "strict": None}, "type": "function"},
     ]
-    assert profile_of(parts, marked) == profile_of(MAIN, TOOLS)
+    assert profile_of(parts, marked) == profile_of(MAIN, TOOLS[::-1])
+
+
+def test_the_order_of_tools_is_no_matter_of_the_agent() -> None:
+    profile, reordered = profile_of(MAIN, TOOLS), profile_of(MAIN, TOOLS[::-1])
+    assert profile.agent == reordered.agent
+    assert profile.tool_order != reordered.tool_order
+    assert profile.tool_order == profile_of(MAIN, TOOLS).tool_order != ""
 
 
 @pytest.mark.parametrize("tools", [None, [], {}, "bash"])

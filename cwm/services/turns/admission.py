@@ -9,15 +9,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cwm.domain.conversation import Capture, ClientConversation, cache_key_of, chained, chains, is_for
-from cwm.domain.divergence import divergence
+from cwm.domain.divergence import Divergence, Habit, divergence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
+    StorageCorruptionError,
     UnrelatedTurnError,
 )
+from cwm.domain.habits import habit
 from cwm.domain.names import require_session_id
 from cwm.domain.principal import Principal
 from cwm.domain.session import LIVE, Session, SessionState
@@ -254,6 +256,9 @@ class Admission:
         diverged = divergence(messages, profile, line, current.profile) if line else None
         if diverged is not None:
             self.journal.meter.event(f"turn_diverged_{diverged.cause}")
+            diverged = replace(diverged, habit=await self._habit(session, messages, diverged))
+            if diverged.habit is not None:
+                self.journal.meter.event(f"turn_habit_{diverged.habit}")
         said = Said(
             messages, profile, apart=apart, current=current.id, line=line, diverged=diverged, chain=chain
         )
@@ -268,6 +273,17 @@ class Admission:
                 window_name=session.thawed_from,
             )
         return said
+
+    async def _habit(
+        self, session: Session, messages: Sequence[Message], diverged: Divergence
+    ) -> Habit | None:
+        """The client's habit by which a request leaves what was said. It is in the texts, where they are kept."""
+        if diverged.old is None or diverged.new is None:
+            return habit(diverged.cause, None, None)
+        old: Sequence[Message] = ()
+        with suppress(StorageCorruptionError):
+            old = await self.registry.messages_with(session.tenant, session.id, [diverged.old])
+        return habit(diverged.cause, old[0].content if old else None, messages[diverged.message].content)
 
     async def _revived(self, principal: Principal, session: Session) -> Session:
         """A client that goes on with its own conversation knows nothing of states."""

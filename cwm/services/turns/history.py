@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
-from cwm.domain.divergence import words_around
+from cwm.domain.divergence import Habit, words_around
 from cwm.domain.errors import InvalidParameterError, StorageCorruptionError, TurnNotFoundError
+from cwm.domain.habits import habit
 from cwm.domain.messages import plain_text
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
@@ -22,6 +23,7 @@ from cwm.services.access.sight import session_of, turn_of, window_of
 from cwm.services.audit.journal import Journal
 
 MAX_TURNS: Final = 200
+_Contents: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class TurnLog:
     """One page of turns, the newest first, and the newest tags of the session's turns.
 
     ``current_turn``: the one whose context the session or window is. ``words``: by the ids of turns whose request left what was recorded, what was said there
-    and what the request says. ``origin``: the turn of another session that this one begins with, by a branch or a thaw.
+    and what the request says; ``habits``: the client's habits by which they left it. ``origin``: the turn of another session that this one begins with, by a branch or a thaw.
     """
 
     session_id: str
@@ -38,6 +40,7 @@ class TurnLog:
     has_more: bool
     tags: Sequence[TurnTag]
     words: Mapping[str, tuple[str, str]]
+    habits: Mapping[str, Habit] = field(default_factory=dict)
     origin: str | None = None
 
 
@@ -45,12 +48,14 @@ class TurnLog:
 class Transcript:
     """A turn and the messages of its context, oldest first.
 
-    None where they were not recorded; those that are not kept have no content. ``token_ids`` on request.
+    None where they were not recorded; those that are not kept have no content. ``token_ids`` on request. ``habit``: the client's by which
+    the turn's request left what was recorded.
     """
 
     turn: Turn
     messages: Sequence[Message]
     token_ids: TokenIds | None = None
+    habit: Habit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +87,16 @@ class History:
         session = await self.registry.session(principal.tenant, session_id, any_state=True)
         tags: Sequence[TurnTag] = ()
         words: Mapping[str, tuple[str, str]] = {}
+        habits: Mapping[str, Habit] = {}
         if session is None or may(principal, session.circle, Right.CONTENTS):
             turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
             tags = await self.registry.tags(principal.tenant, session_id)
-            words = await self._words(principal, session_id, turns[:limit])
+            messages = await self._differing(principal.tenant, session_id, turns[:limit])
+            words, habits = _words(turns[:limit], messages), _habits(turns[:limit], messages)
         else:
             turns = await self._path(principal.tenant, current, limit + 1, before)
         origin = None if session is None else session.origin
-        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags, words, origin)
+        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags, words, habits, origin)
 
     async def tags(self, principal: Principal) -> Sequence[TurnTag]:
         """The newest 1,000 tags of the sessions that the principal sees, deleted ones included."""
@@ -108,7 +115,9 @@ class History:
                 raise TurnNotFoundError(_missing(of), turn=turn_id)
             turn = recorded
         messages = await self.registry.turn_messages(turn)
-        return Transcript(turn, messages, await self.registry.turn_tokens(turn) if tokens else None)
+        differing = await self._differing(turn.tenant, turn.session_id, [turn])
+        token_ids = await self.registry.turn_tokens(turn) if tokens else None
+        return Transcript(turn, messages, token_ids, _habits([turn], differing).get(turn.id))
 
     async def context(self, principal: Principal, of: TurnSource) -> Context:
         """What ``of`` names, also a window from before CWM kept turns. CWM-1001/1002, 2001, 2002, 2007, 4004."""
@@ -126,21 +135,14 @@ class History:
             raise TurnNotFoundError(_missing(of), turn=transcript.turn.id)
         return Context(session, transcript.token_ids or (), transcript.messages)
 
-    async def _words(
-        self, principal: Principal, session_id: str, turns: Sequence[Turn]
-    ) -> dict[str, tuple[str, str]]:
+    async def _differing(self, tenant: str, session_id: str, turns: Sequence[Turn]) -> _Contents:
+        """The messages, by digest, at which requests left what was recorded."""
         digests = {digest for turn in turns for digest in (turn.old_message, turn.new_message) if digest}
-        if not digests:
-            return {}
-        texts: dict[str, str] = {}
-        with suppress(StorageCorruptionError):
-            messages = await self.registry.messages_with(principal.tenant, session_id, sorted(digests))
-            texts = {message.digest: plain_text(message.content) for message in messages}
-        both = {
-            turn.id: [texts.get(each or "", "") for each in (turn.old_message, turn.new_message)]
-            for turn in turns
-        }
-        return {turn_id: words_around(old, new) for turn_id, (old, new) in both.items() if old != new}
+        if digests:
+            with suppress(StorageCorruptionError):
+                messages = await self.registry.messages_with(tenant, session_id, sorted(digests))
+                return {message.digest: message.content for message in messages}
+        return {}
 
     async def _window(self, principal: Principal, name: str) -> Window:
         require_window_name(name)
@@ -172,6 +174,24 @@ class History:
         """Audit that the principal reads what another owns."""
         if owned.owner != principal.subject:
             await self.journal.shared(principal, "transcript", owner=owned.owner, **names)
+
+
+def _words(turns: Sequence[Turn], messages: _Contents) -> dict[str, tuple[str, str]]:
+    texts = {digest: plain_text(content) for digest, content in messages.items()}
+    both = {
+        turn.id: [texts.get(each or "", "") for each in (turn.old_message, turn.new_message)]
+        for turn in turns
+    }
+    return {turn_id: words_around(old, new) for turn_id, (old, new) in both.items() if old != new}
+
+
+def _habits(turns: Sequence[Turn], messages: _Contents) -> dict[str, Habit]:
+    habits = {
+        turn.id: habit(turn.cause, messages.get(turn.old_message or ""), messages.get(turn.new_message or ""))
+        for turn in turns
+        if turn.cause
+    }
+    return {turn_id: known for turn_id, known in habits.items() if known is not None}
 
 
 def _missing(of: TurnSource) -> str:

@@ -114,7 +114,9 @@ def _turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
         headers.append((b"CWM-Recorded", b"prompt"))
     if (diverged := answered.diverged) is not None:
         role = f"; role={diverged.role}" if diverged.role.isascii() and diverged.role.isidentifier() else ""
-        headers.append((b"CWM-Diverged-At", f"{diverged.message}{role}; cause={diverged.cause}".encode()))
+        habit = "" if diverged.habit is None else f"; habit={diverged.habit}"
+        place = f"{diverged.message}{role}; cause={diverged.cause}{habit}"
+        headers.append((b"CWM-Diverged-At", place.encode()))
     return headers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cwm.domain.divergence import divergence
+from cwm.domain.divergence import Habit, divergence
 from cwm.domain.errors import (
     InvalidParameterError,
     SessionNotActiveError,
@@ -242,6 +242,25 @@ async def test_the_log_has_the_words_around_the_place_where_a_request_left_what_
     await answered(turn, (*START, 7, 8, 9, 60), (1,), "Three.")
     log = await cwm.history.log(ANN, TurnSource(session_id="s1"))
     assert log.words == {turn.id: ("Two?", "Three?")}
+
+
+async def test_the_log_and_the_turn_say_by_which_habit_its_client_left_what_was_recorded(
+    cwm: Gateway,
+) -> None:
+    session = await cwm.open_session(ANN, "s1")
+    line: list[str] = []
+    turns: list[str] = []
+    for day in ("2026-11-25", "2026-11-26"):
+        said = [user(f"Today's date is {day}."), user("One?")]
+        diverged = divergence(said, AGENT, line, AGENT) if line else None
+        with cwm.turns.begin(ANN, "s1") as turn:
+            await turn.ask(session, Said(said, AGENT, diverged=diverged))
+        await answered(turn, (*START, 60), (1,), "One.")
+        line, turns = [message.digest for message in said], [*turns, turn.id or ""]
+    log = await cwm.history.log(ANN, TurnSource(session_id="s1"))
+    assert log.habits == {turns[1]: Habit.DATE}
+    assert (await cwm.history.show(ANN, TurnSource(turn_id=turns[1]))).habit is Habit.DATE
+    assert (await cwm.history.show(ANN, TurnSource(turn_id=turns[0]))).habit is None
 
 
 async def test_tags_of_what_one_may_not_see_are_like_those_that_there_are_not(

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, cast
 
-from cwm.domain.divergence import Cause, Miss
+from cwm.domain.divergence import Cause, Habit, Miss
 from cwm.domain.engine import Tier
 from cwm.domain.facts import Fact
+from cwm.domain.habits import switch_against
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn, TurnTag
 from cwm.domain.visibility import visibility_of
@@ -146,7 +147,7 @@ def turn_log(log: TurnLog) -> schemas.TurnLog:
     answer: schemas.TurnLog = {
         "success": True,
         "session_id": log.session_id,
-        "turns": [_turn_item(turn, log.words.get(turn.id)) for turn in log.turns],
+        "turns": [_turn_item(turn, log.words.get(turn.id), log.habits.get(turn.id)) for turn in log.turns],
         "tags": [turn_tag(tag) for tag in log.tags],
         "has_more": log.has_more,
     }
@@ -176,7 +177,7 @@ def turn_shown(transcript: Transcript, message_format: str = "openai") -> schema
     answer: schemas.TurnShown = {
         "success": True,
         "session_id": transcript.turn.session_id,
-        "turn": _turn_item(transcript.turn),
+        "turn": _turn_item(transcript.turn, habit=transcript.habit),
         "messages": [message.content for message in transcript.messages if message.content],
     }
     if message_format == "anthropic":
@@ -257,7 +258,9 @@ def _fact(fact: Fact) -> schemas.LeftOutFact:
     return {"kind": fact.kind.value, "text": fact.text, "message": fact.message, "role": role}
 
 
-def _turn_item(turn: Turn, words: tuple[str, str] | None = None) -> schemas.TurnItem:
+def _turn_item(
+    turn: Turn, words: tuple[str, str] | None = None, habit: Habit | None = None
+) -> schemas.TurnItem:
     answer: schemas.TurnItem = {
         "id": turn.id,
         "number": turn.number,
@@ -275,8 +278,7 @@ def _turn_item(turn: Turn, words: tuple[str, str] | None = None) -> schemas.Turn
     answer["prompt_tokens"], answer["token_count"] = turn.prompt_tokens, turn.total_tokens
     if turn.parent is not None:
         answer["parent"], answer["parent_at"] = turn.parent, turn.parent_at
-    if turn.diverged_at is not None:
-        answer["diverged_at"], answer["cause"] = turn.diverged_at, Cause(turn.cause).value
+    _add_divergence(answer, turn, words, habit)
     if turn.cached_tokens is not None:
         answer["cached_tokens"] = turn.cached_tokens
     if turn.compacts is not None:
@@ -285,9 +287,20 @@ def _turn_item(turn: Turn, words: tuple[str, str] | None = None) -> schemas.Turn
         answer["missed"] = Miss(turn.missed).value
     if turn.first_token_ms is not None:
         answer["first_token_ms"] = turn.first_token_ms
+    return answer
+
+
+def _add_divergence(
+    answer: schemas.TurnItem, turn: Turn, words: tuple[str, str] | None, habit: Habit | None
+) -> None:
+    if turn.diverged_at is not None:
+        answer["diverged_at"], answer["cause"] = turn.diverged_at, Cause(turn.cause).value
+    if habit is not None:
+        answer["habit"] = habit.value
+        if (switch := switch_against(habit, turn.client)) is not None:
+            answer["habit_switch"] = switch
     if words is not None:
         answer["words"] = {"old": words[0], "new": words[1]}
-    return answer
 
 
 def window_page(page: WindowPage) -> schemas.WindowPage:

@@ -371,6 +371,8 @@ class TurnItem(TypedDict):
             Literal[
                 "system_text",
                 "tools",
+                "tool_order",
+                "moved",
                 "edited",
                 "dropped",
                 "inserted",
@@ -380,6 +382,15 @@ class TurnItem(TypedDict):
             ],
             Field(description="Why it left them; rendered: an answer came back with other words"),
         ]
+    ]
+    habit: NotRequired[
+        Annotated[
+            Literal["billing_block", "date", "git_status", "moved_reminder", "reordered_tools"],
+            Field(description="What clients are known to change by themselves, if it left them by that"),
+        ]
+    ]
+    habit_switch: NotRequired[
+        Annotated[str, Field(description="The client's own setting or variable against its habit")]
     ]
     words: NotRequired[
         Annotated[
