@@ -5,10 +5,11 @@ Both are bytes of an API of OpenAI or Anthropic as the engine speaks it. Fields 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cwm.domain.habits import Repair
 from cwm.domain.prefix import TokenIds
 from cwm.domain.response import Item, ResponseAsk
 from cwm.domain.turn import Message, Profile
@@ -113,6 +114,13 @@ class TurnRequest(Protocol):
 
         It asks for at most ``max_model_len`` tokens.
         """
+
+    def repaired(self, wanted: Collection[Repair]) -> TurnRequest:
+        """The same request with these repairs, where they change something; else its bytes stay. CWM-1003 for one that is nested too deeply."""
+
+    @property
+    def repairs(self) -> Sequence[Repair]:
+        """The repairs that changed it."""
 
     @property
     def capped(self) -> int | None:

@@ -13,6 +13,7 @@ from cwm.settings.capture import CAPTURE
 from cwm.settings.groups import Settings
 from cwm.settings.keep import KEEP
 from cwm.settings.models import ALIASES
+from cwm.settings.repairs import REPAIRS
 from cwm.settings.tools import RESULTS, TOOLS
 from cwm.settings.upstreams import UPSTREAMS
 
@@ -36,7 +37,7 @@ class SettingChange:
 
 
 def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[SettingChange]:
-    """The changes of upstreams, budgets and policies, one by one, of automatic windows and of what is kept by tenant, of models' aliases, and of the settings ``names`` (``group.field``)."""
+    """The changes of upstreams, budgets and policies, one by one, of automatic windows and of what is kept by tenant, of models' aliases, of repairs, and of the settings ``names`` (``group.field``)."""
     secrets = sorted(old.secrets() | new.secrets(), key=len, reverse=True)
     return [
         SettingChange(name, *(_masked(text, secrets) for text in _texts(before, after)))
@@ -50,6 +51,7 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
             *_different(CAPTURE, old.capture, new.capture),
             *_different(KEEP, old.keep.default, new.keep.default),
             *_by_name(f"{KEEP}.tenants", old.keep.by_tenant, new.keep.by_tenant),
+            *_different(REPAIRS, old.repairs, new.repairs),
             *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
         )
     ]

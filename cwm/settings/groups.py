@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from cwm.domain.autosave import AutosavePolicies
 from cwm.domain.budgets import Budgets
 from cwm.domain.conversation import CapturePolicies
+from cwm.domain.habits import RepairPolicies
 from cwm.domain.keep import KeepPolicies
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import TENANT
@@ -96,6 +97,7 @@ class Settings:
     aliases: ModelAliases = field(default_factory=ModelAliases)
     capture: CapturePolicies = field(default_factory=CapturePolicies)
     keep: KeepPolicies = field(default_factory=KeepPolicies)
+    repairs: RepairPolicies = field(default_factory=RepairPolicies)
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
     upstream_variables: frozenset[str] = frozenset()

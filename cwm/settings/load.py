@@ -18,6 +18,7 @@ from cwm.settings.front import Security
 from cwm.settings.groups import ENV_PREFIX, GROUPS, Reading, Settings, Source, is_secret
 from cwm.settings.keep import KEEP, read_keep
 from cwm.settings.models import MODELS, read_aliases
+from cwm.settings.repairs import REPAIRS, read_repairs
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
 from cwm.settings.variables import SUFFIX, secret_of
@@ -25,7 +26,7 @@ from cwm.settings.variables import SUFFIX, secret_of
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
-_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, KEEP, MODELS, CAPTURE)
+_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, KEEP, MODELS, CAPTURE, REPAIRS)
 
 
 def load(
@@ -96,6 +97,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         aliases=read_aliases(document.get(MODELS), path),
         capture=read_capture(document.get(CAPTURE), path),
         keep=read_keep(document.get(KEEP), path),
+        repairs=read_repairs(document.get(REPAIRS), path),
         sources=tuple(sources),
         unknown_env=unknown,
         upstream_variables=frozenset(used & env.keys()),

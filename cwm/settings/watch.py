@@ -205,6 +205,7 @@ class _Reload:
             aliases=new.aliases,
             capture=new.capture,
             keep=new.keep,
+            repairs=new.repairs,
             logging=logging,
             **live,
         )
@@ -266,6 +267,7 @@ def _file_alone(settings: Settings) -> tuple[object, ...]:
         settings.keep,
         settings.aliases,
         settings.capture,
+        settings.repairs,
     )
 
 

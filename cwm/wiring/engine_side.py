@@ -240,6 +240,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             limits=base.limits,
             reuse=reuse,
             responses=responses,
+            repairs=settings.repairs,
         ),
         conversations=conversations,
         freeze=freeze,

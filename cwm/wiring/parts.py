@@ -52,6 +52,7 @@ class Parts:
         self.engine_side.directory.aliases = settings.aliases
         self.engine_side.conversations.policies = settings.capture
         self.engine_side.turns.keep = settings.keep
+        self.engine_side.pass_through.repairs = settings.repairs
         reconcile = self.upkeep.reconcile
         reconcile.autosave.policies = settings.autosave
         reconcile.autosave.retention = reconcile.retain.policy = replace(

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from cwm.domain.autosave import AutosavePolicy
+from cwm.domain.habits import Repair
 from cwm.domain.keep import KeepPolicy
 from cwm.settings import Limits, Settings, load
 from cwm.settings.changes import SettingChange
@@ -404,6 +405,15 @@ async def test_what_is_kept_changes_while_the_gateway_runs(config: Path) -> None
 
     assert applied["changed"] == ["keep.tenants.acme"]
     assert [each.keep.of("acme") for each in heard.applied] == [KeepPolicy(messages=False)]
+
+
+async def test_repairs_change_while_the_gateway_runs(config: Path) -> None:
+    async with watching(config) as heard:
+        save(config, naming("first") + "repairs: {clients: {'*': [tool_order]}}\n")
+        applied = await heard.event("settings_applied")
+
+    assert applied["changed"] == ["repairs"]
+    assert [each.repairs.of("acme", "any") for each in heard.applied] == [{Repair.TOOL_ORDER}]
 
 
 async def test_a_setting_that_needs_a_restart_is_named_and_left_as_it_is(config: Path) -> None:

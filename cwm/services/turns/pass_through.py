@@ -14,6 +14,7 @@ from cwm.domain.divergence import Divergence
 from cwm.domain.errors import (
     CwmError,
 )
+from cwm.domain.habits import Repair, RepairPolicies
 from cwm.domain.messages import message_of
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import Principal
@@ -38,7 +39,8 @@ class EngineAnswer:
     """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request.
 
     ``session_id`` and ``turn_id``: of a turn that is recorded; ``diverged``: where it leaves what was recorded.
-    ``capped``: how many tokens the answer may have, where the client allowed more than the model takes. ``prompt_only``:
+    ``capped``: how many tokens the answer may have, where the client allowed more than the model takes. ``repairs``
+    changed the request. ``prompt_only``:
     the engine does not tell the ids of its answer, so the turn has those of its prompt alone.
     """
 
@@ -48,6 +50,7 @@ class EngineAnswer:
     session_id: str | None
     turn: RunningTurn | None
     capped: int | None
+    repairs: Sequence[Repair]
     prompt_only: bool
     _exchange: Exchange
 
@@ -79,6 +82,7 @@ class PassThrough:
     limits: Limits
     reuse: Reuse
     responses: Responses
+    repairs: RepairPolicies = field(default_factory=RepairPolicies)
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def turn(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
@@ -88,7 +92,7 @@ class PassThrough:
         3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit.
         """
         with ExitStack() as scope:
-            request, cost = self._read(incoming)
+            request, cost = self._read(principal, incoming)
             scope.callback(await self.limits.admit(principal, incoming.session_id, cost=cost))
             if isinstance(request, CwmError):
                 raise request
@@ -121,7 +125,7 @@ class PassThrough:
     async def count(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that counts a prompt's tokens. It costs no tokens. CWM-1003, 5001, 5002; 7001 and 7002 over a limit."""
         with ExitStack() as scope:
-            request, cost = self._read(incoming)
+            request, cost = self._read(principal, incoming)
             scope.callback(await self.limits.admit(principal, None, cost=cost))
             if isinstance(request, CwmError):
                 raise request
@@ -142,10 +146,13 @@ class PassThrough:
         """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
         await self._running.stop(timeout_seconds)
 
-    def _read(self, incoming: ClientRequest) -> tuple[TurnRequest | CwmError, int]:
-        """The request and what it costs; one that cannot be read counts too, as one."""
+    def _read(self, principal: Principal, incoming: ClientRequest) -> tuple[TurnRequest | CwmError, int]:
+        """The request with its client's repairs, and what it costs; one that cannot be read counts too, as one."""
+        wanted = self.repairs.of(principal.tenant, incoming.headers.get("user-agent", ""))
         try:
             request = self.wire.read(incoming.path, incoming.body, incoming.headers)
+            if wanted:
+                request = request.repaired(wanted)
         except CwmError as error:
             return error, 1
         return request, request.sequences
@@ -188,6 +195,7 @@ class PassThrough:
             incoming.session_id,
             outbound.turn,
             outbound.request.capped,
+            outbound.request.repairs,
             outbound.turn is not None and _hides_ids(outbound, head),
             exchange,
         )

@@ -11,6 +11,7 @@ from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import PassThrough
 from cwm.transport.http.envelope import body_of, forwarded, headers_of, returned, send_whole, target_of
 from cwm.transport.http.request_keys import PRINCIPAL
+from cwm.transport.llm.turns import turn_headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +26,5 @@ class CountEndpoint:
         request = ClientRequest("POST", target, forwarded(headers), await body_of(receive))
         answered = await self.pass_through.count(principal, request)
         content = b"".join([chunk async for chunk in answered.chunks()])
-        await send_whole(send, answered.status, returned(answered.headers), content)
+        answer_headers = returned(answered.headers) + turn_headers(answered)
+        await send_whole(send, answered.status, answer_headers, content)

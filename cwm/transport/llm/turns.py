@@ -88,7 +88,7 @@ def _captured(value: str | None) -> bool:
 
 
 async def _send(send: Send, path: str, answered: EngineAnswer) -> None:
-    headers = returned(answered.headers) + _turn_headers(answered)
+    headers = returned(answered.headers) + turn_headers(answered)
     if not answered.streamed:
         await _send_body(send, answered, headers)
         return
@@ -101,11 +101,13 @@ async def _send(send: Send, path: str, answered: EngineAnswer) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
-    """What CWM has to say: the cap of the answer, the session and turn that were recorded, whether without the answer's ids, and where the request left what was recorded."""
+def turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
+    """What CWM has to say: the cap of the answer, the repairs of the request, the session and turn that were recorded, whether without the answer's ids, and where the request left what was recorded."""
     headers = []
     if answered.capped is not None:
         headers.append((b"CWM-Max-Tokens", b"%d" % answered.capped))
+    if answered.repairs:
+        headers.append((b"CWM-Repaired", ", ".join(answered.repairs).encode()))
     if answered.session_id is not None:
         headers.append((b"CWM-Session-Id", answered.session_id.encode()))
     if answered.turn_id is not None:

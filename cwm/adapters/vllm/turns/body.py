@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
+from cwm.adapters.vllm.turns.repairs import repaired
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.habits import Repair
 from cwm.domain.prefix import TokenIds
 from cwm.domain.response import Item, ResponseAsk
 from cwm.ports.turn_wire import TurnAnswer
@@ -23,7 +25,7 @@ class RequestBody:
     """What requests of all protocols have in common.
 
     ``served`` is the model's name in the engine, where the client uses another; ``capped`` how many tokens an answer may
-    have, where the client asked for more than the model takes.
+    have, where the client asked for more than the model takes. ``repairs`` are those that changed it.
     """
 
     fields: dict[str, Any]
@@ -33,6 +35,7 @@ class RequestBody:
     prompts: RecentPrompts | None = None
     served: str | None = None
     capped: int | None = None
+    repairs: tuple[Repair, ...] = ()
 
     ANSWER_LIMITS: ClassVar[tuple[str, ...]] = ()
     """The fields that say how many tokens the answer may have."""
@@ -45,6 +48,17 @@ class RequestBody:
     @property
     def streamed(self) -> bool:
         return bool(self.fields.get("stream"))
+
+    def repaired(self, wanted: Collection[Repair]) -> Self:
+        changes = repaired(self.fields, wanted)
+        if not changes:
+            return self
+        fields = {**self.fields, **{name: new for each in changes.values() for name, new in each.items()}}
+        try:
+            raw = json.dumps(fields, separators=(",", ":")).encode()
+        except RecursionError as error:
+            raise InvalidParameterError("The request is nested too deeply.", field="body") from error
+        return replace(self, fields=fields, raw=raw, repairs=tuple(changes))
 
     def addressed_to(self, model: str, max_model_len: int) -> Self:
         """VLLM refuses to generate more than ``max_model_len`` tokens; it takes care of the prompt's length itself."""
