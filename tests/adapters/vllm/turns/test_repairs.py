@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ CHAT, MESSAGES, RESPONSES, COUNT = (
 BLOCK = "x-anthropic-billing-header: cc_version=2.1.197.0df; cc_entrypoint=sdk-cli;"
 HEY = {"role": "user", "content": "hey"}
 BOTH = tuple(Repair)
+SAMPLES = Path(__file__).parent / "samples"
 
 
 def part(text: str, kind: str = "text") -> dict[str, str]:
@@ -74,6 +76,17 @@ def test_the_billing_block_is_left_out(path: str, name: str, value: Any, repaire
     assert request.repairs == (Repair.BILLING_BLOCK,)
     assert sent(request)[name] == repaired
     assert "billing" not in "".join(request.texts())
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SAMPLES.glob("c*_turn*.json")))
+def test_of_a_real_client_s_request_only_its_block_is_left_out(name: str) -> None:
+    recorded = json.loads((SAMPLES / f"{name}.json").read_text())
+    request = read(recorded.get("path", RESPONSES), recorded.get("body", recorded))
+    before, after = sent(request), sent(request.repaired([Repair.BILLING_BLOCK]))
+    if "claude" in name:
+        assert before["system"][0]["text"].startswith("x-anthropic-billing-header:")
+        before["system"] = before["system"][1:]
+    assert after == before
 
 
 def chat_tool(name: str) -> dict[str, Any]:
