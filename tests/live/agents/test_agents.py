@@ -54,7 +54,6 @@ class Story:
     proxy: Proxy
     log: list[dict[str, Any]] = field(default_factory=list)
     shown: dict[str, Any] = field(default_factory=dict)
-    window: dict[str, Any] = field(default_factory=dict)
     thawed: dict[str, Any] = field(default_factory=dict)
     resumed: dict[str, Any] = field(default_factory=dict)
 
@@ -82,15 +81,12 @@ class Story:
         await own.tool(
             "window_freeze", session_id=self.session, window_name=self.agent.name, keep_session=True
         )
-        self.window = await own.tool("turn_show", window_name=self.agent.name, include_tokens=True)
 
     async def go_on(self, own: Talk) -> None:
         self.thawed = await own.tool("window_thaw", window_name=self.agent.name, as_session=self.session)
         before = len(self.conversation)
         await self.agent.says(self.place, "Good. Let us go on.", resumed=True)
-        self.resumed = await own.tool(
-            "turn_show", turn=str(self.conversation[before].turn), include_tokens=True
-        )
+        self.resumed = await own.tool("turn_show", turn=str(self.conversation[before].turn))
 
     def path(self) -> list[str]:
         """The turns that the session's current turn goes on from, and itself, the oldest first."""
@@ -169,7 +165,5 @@ async def test_an_agent_goes_on_with_its_conversation_after_everything_was_kille
     story = resumed[name]
     assert (story.thawed["verification"], story.thawed["session_id"]) == ("exact", story.session)
     turn = story.resumed["turn"]
-    at = turn["parent_at"]
-    assert turn["parent"] is not None
-    assert story.resumed["token_ids"][:at] == story.window["token_ids"][:at]
-    assert turn["cached_tokens"] >= at // BLOCK * BLOCK
+    assert turn["parent"] in {before["id"] for before in story.log}
+    assert turn["cached_tokens"] >= turn["parent_at"] // BLOCK * BLOCK > 0

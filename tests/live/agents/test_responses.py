@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -28,6 +28,12 @@ TOOL: Final[Any] = {
         "additionalProperties": False,
     },
 }
+
+
+@pytest.fixture(scope="module")
+def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
+    with served(engine, tmp_path_factory.mktemp("gateway") / "cwm.db", "acme") as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ async def tokens(agent: Talk, session: str) -> list[int]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_recorded_ids_are_those_that_the_engine_would_be_asked_and_generated(
-    agent: Talk, client: openai.AsyncOpenAI, live_engine: LiveEngine, stream: bool
+    agent: Talk, client: openai.AsyncOpenAI, engine: LiveEngine, stream: bool
 ) -> None:
     session = new_name("ids")
     response = await ask(client, session, stream=stream, model=agent.model, input="Count to ten.")
@@ -87,7 +93,7 @@ async def test_the_recorded_ids_are_those_that_the_engine_would_be_asked_and_gen
     assert len(recorded) == response.usage.total_tokens
     prompt = recorded[: response.usage.input_tokens]
     straight = await agent.http.post(
-        f"{live_engine.vllm_url}/v1/completions",
+        f"{engine.vllm_url}/v1/completions",
         json={
             "model": agent.model,
             "prompt": prompt,
@@ -167,17 +173,17 @@ async def test_a_stream_that_is_left_has_recorded_what_it_was_sent(
             await asyncio.sleep(0.1)
     assert len(await tokens(agent, session)) < 500
     shown = await agent.tool("turn_show", session_id=session)
-    assert shown["messages"][-1]["content"].startswith("".join(said).strip())
+    assert shown["messages"][-1]["content"].strip().startswith("".join(said).strip())
 
 
 async def test_a_response_is_found_after_a_restart_and_gone_on_from(
-    live_engine: LiveEngine, tmp_path: Path
+    engine: LiveEngine, tmp_path: Path
 ) -> None:
     database = tmp_path / "cwm.db"
-    with served(live_engine, database, "restarted") as first:
+    with served(engine, database, "restarted") as first:
         async with sdk_of(first) as client:
             response = await ask(client, "", model=first.model, input="Hello.")
-    with served(live_engine, database, "restarted") as second:
+    with served(engine, database, "restarted") as second:
         async with sdk_of(second) as client:
             assert (await client.responses.retrieve(response.id)).to_dict() == response.to_dict()
             on = await ask(client, "", model=second.model, input="On.", previous_response_id=response.id)
