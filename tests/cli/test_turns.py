@@ -98,7 +98,9 @@ async def test_what_a_summary_left_out_is_listed_with_the_way_back(
     database = open_database(sqlite_url)
     registry = SqlRegistry(database)
     turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
-    session = await registry.add_session(a_session("c", "default"), ())
+    # The gateway runs already: it would end a session that was last used long ago.
+    now = SystemClock().now()
+    session = await registry.add_session(a_session("c", "default", created_at=now, updated_at=now), ())
     for number, text in enumerate(("The port is 8731.", "A summary.")):
         with turns.begin(Principal("default", "ann"), "c") as turn:
             said = [message_of({"role": "user", "content": text})]
