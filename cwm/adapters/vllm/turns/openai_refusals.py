@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ _TYPES: Final = {
 _TOO_LONG: Final = "maximum context length"
 
 
-class Refused:
+class Refused(ABC):
     """A :class:`cwm.ports.turn_wire.TurnAnswer` that has no answer: the engine's words, as its client gets them."""
 
     begun = ended = False
@@ -34,9 +35,9 @@ class Refused:
     def finish(self) -> bytes:
         return self.told(b"".join(self._pieces))
 
+    @abstractmethod
     def told(self, content: bytes) -> bytes:
         """The refusal in the words of its API."""
-        raise NotImplementedError
 
     def token_ids(self) -> TokenIds | None:
         return None
