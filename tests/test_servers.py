@@ -53,7 +53,7 @@ def test_a_postgres_of_tests_is_gone_with_its_folder_at_the_latest_when_the_next
 def test_no_test_keeps_anything_in_the_home_of_whoever_runs_it() -> None:
     """Where a `cwm up` may run meanwhile. What is prepared once is linked from there, and other tools have a cache."""
     tests = Path(__file__).parent
-    may_name_it = {"live/engine.py", "node/programs.py", "deploy/tools.py", "test_servers.py"}
+    may_name_it = {"live/engine.py", "prepared.py", "test_servers.py"}
     naming = {
         str(file.relative_to(tests))
         for file in tests.rglob("*.py")

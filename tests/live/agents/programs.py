@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import hashlib
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +14,12 @@ from typing import Final
 from cwm.cli.connect.clients import CLIENTS, Access, Part
 from tests.live.agents.proxy import Tool
 from tests.node import programs as node
+from tests.prepared import from_pypi
 
 HERE: Final = Path(__file__).parent
 NOTES: Final = "notes.txt"
 NOTE: Final = "The code of the door is 4711."
 _RUN_SECONDS: Final = 240
-_INSTALL_SECONDS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,29 +221,7 @@ AGENTS: Final = (
         lambda place: {
             "OPENAI_API_KEY": "none",
             "OPENAI_API_BASE": f"{place.url}/v1",
-            "PYTHONPATH": str(from_pypi("aider.txt")),
+            "PYTHONPATH": str(from_pypi(HERE / "aider.txt")),
         },
     ),
 )
-
-
-def from_pypi(pins: str) -> Path:
-    """The folder that holds what a file of this folder pins; installed once for as long as that says the same."""
-    wanted = HERE / pins
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cwm-tests"
-    folder = cache / f"pypi-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:16]}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=cache, prefix="unfinished-") as unfinished:
-                begun = Path(unfinished) / folder.name
-                subprocess.run(
-                    [sys.executable, "-m", "pip", "install", "--quiet", "--target", begun, "-r", wanted],
-                    check=True,
-                    # pip warns of what is beside it, which a folder of its own has nothing to do with.
-                    stderr=subprocess.PIPE,
-                    timeout=_INSTALL_SECONDS,
-                )
-                begun.rename(folder)
-    return folder

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.live.agents.frameworks import FRAMEWORKS
-from tests.live.agents.programs import HERE, from_pypi
+from tests.live.agents.programs import HERE
 from tests.live.agents.proxy import Tool, proxied
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
 from tests.live.talk import talk
+from tests.prepared import from_pypi
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
@@ -42,7 +43,7 @@ async def test_a_conversation_with_a_tool_call_is_one_line_in_one_session(
         # The interpreter's own packages are behind those that are pinned.
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, HERE / "frameworks.py", name, proxy.url, gateway.model, *QUESTIONS),
-            env={**os.environ, "PYTHONPATH": str(from_pypi("frameworks.txt"))},
+            env={**os.environ, "PYTHONPATH": str(from_pypi(HERE / "frameworks.txt"))},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
