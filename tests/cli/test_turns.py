@@ -13,8 +13,10 @@ from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.audit_chain import ChainKeys
+from cwm.domain.divergence import divergence
 from cwm.domain.messages import message_of
 from cwm.domain.principal import Principal
+from cwm.domain.turn import Profile
 from cwm.services.turns.placement import Said
 from cwm.services.turns.turns import Answered, Turns
 from tests.cli.command import cwm, refused, serving
@@ -89,6 +91,33 @@ async def test_contexts_are_compared_and_gone_back_to(stocked: tuple[str, list[s
     reverted = cwm(tmp_path, "turns", "revert", first, "--url", url).stdout
     assert reverted == f"Session s is at {first}: 42 tokens.\n"
     assert cwm(tmp_path, "turns", "delete", second, "--yes", "--url", url).stdout == "Deleted 1 turn.\n"
+
+
+async def test_a_clients_habit_is_named_with_the_clients_own_switch_against_it(
+    stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
+) -> None:
+    url, _ = stocked
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
+    turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
+    now = SystemClock().now()
+    session = await registry.add_session(a_session("habits", "default", created_at=now, updated_at=now), ())
+    line: list[str] = []
+    for number in range(2):
+        block = f"x-anthropic-billing-header: cc_version=2.1.{number}; cch=0000{number};"
+        said = [message_of({"role": "system", "content": block})]
+        diverged = divergence(said, Profile(), line, Profile())
+        with turns.begin(Principal("default", "ann"), "habits") as turn:
+            await turn.ask(session, Said(said, diverged=diverged))
+            await turn.record(Answered((number, 7, 8), 1))
+        line = [message.digest for message in said]
+    await database.dispose()
+    log = cwm(tmp_path, "turns", "log", "habits", "--url", url, COLUMNS="300").stdout
+    assert "2 left at message 0 (system_text, billing_block):" in log
+    assert "2: CLAUDE_CODE_ATTRIBUTION_HEADER=0 switches that off in the client." in log
+    newest = json.loads(cwm(tmp_path, "turns", "log", "habits", "--url", url, "--json").stdout)["turns"][0]
+    assert newest["habit"] == "billing_block"
+    assert newest["habit_switch"] == "CLAUDE_CODE_ATTRIBUTION_HEADER=0"
 
 
 async def test_what_a_summary_left_out_is_listed_with_the_way_back(

@@ -25,6 +25,12 @@ pytestmark = pytest.mark.live
 API: Final = schemathesis.openapi.from_dict(description("0"))
 PATIENCE_SECONDS: Final = 60
 MOST_TOKENS: Final = 16
+LIMITS: Final = {
+    "/v1/completions": "max_tokens",
+    "/v1/chat/completions": "max_tokens",
+    "/v1/messages": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +49,9 @@ def test_every_request_that_can_be_made_is_answered_as_described(
         if isinstance(case.body.get("model"), str):
             case.body["model"] = gateway.model
         # Without it the engine goes on for as long as its context.
-        if isinstance(most := case.body.get("max_tokens", MOST_TOKENS), int):
-            case.body["max_tokens"] = min(most, MOST_TOKENS)
+        limit = LIMITS.get(case.path)
+        if limit is not None and isinstance(most := case.body.get(limit, MOST_TOKENS), int):
+            case.body[limit] = min(most, MOST_TOKENS)
     case.call_and_validate(
         base_url=gateway.url,
         timeout=PATIENCE_SECONDS,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic_core import from_json
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import InvalidParameterError
@@ -107,8 +107,8 @@ def _object(conversation: StoredConversation) -> dict[str, Any]:
 def _fields(body: bytes) -> dict[str, Any]:
     """CWM-1003 for what is no JSON object; no body has no fields."""
     try:
-        fields = json.loads(body or b"{}")
-    except (ValueError, RecursionError) as error:
+        fields = from_json(body or b"{}", allow_inf_nan=False)
+    except ValueError as error:
         raise InvalidParameterError("The request body is not valid JSON.", field="body") from error
     if not isinstance(fields, dict):
         raise InvalidParameterError("The request body must be a JSON object.", field="body")

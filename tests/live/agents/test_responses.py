@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ import pytest
 
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
-from tests.live.talk import RefusedError, Talk, talk
+from tests.live.talk import Talk, talk
 
 pytestmark = pytest.mark.live
 
@@ -71,42 +70,8 @@ def new_name(kind: str) -> str:
     return f"{kind}-{uuid4().hex[:10]}"
 
 
-async def has_ended(agent: Talk, session: str) -> bool:
-    """Whether a turn of the session is recorded."""
-    try:
-        return bool(await tokens(agent, session))
-    except RefusedError:
-        return False
-
-
 async def tokens(agent: Talk, session: str) -> list[int]:
     return list((await agent.tool("turn_show", session_id=session, include_tokens=True))["token_ids"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_recorded_ids_are_those_that_the_engine_would_be_asked_and_generated(
-    agent: Talk, client: openai.AsyncOpenAI, engine: LiveEngine, stream: bool
-) -> None:
-    session = new_name("ids")
-    response = await ask(client, session, stream=stream, model=agent.model, input="Count to ten.")
-    recorded = await tokens(agent, session)
-    assert len(recorded) == response.usage.total_tokens
-    prompt = recorded[: response.usage.input_tokens]
-    straight = await agent.http.post(
-        f"{engine.vllm_url}/v1/completions",
-        json={
-            "model": agent.model,
-            "prompt": prompt,
-            "max_tokens": 8,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_salt": new_name("cold"),
-            "return_token_ids": True,
-        },
-    )
-    choice = straight.raise_for_status().json()["choices"][0]
-    assert recorded[len(prompt) :] == choice["token_ids"]
-    assert response.output_text == choice["text"]
 
 
 async def test_a_chain_of_three_is_the_whole_conversation_sent_at_once_token_for_token(
@@ -147,33 +112,6 @@ async def test_a_forced_call_is_recorded_and_answered(agent: Talk, client: opena
     messages = shown["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
     assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == call.call_id
-
-
-async def test_a_stream_that_is_left_has_recorded_what_it_was_sent(
-    agent: Talk, client: openai.AsyncOpenAI
-) -> None:
-    session, said = new_name("left"), list[str]()
-    stream = await client.responses.create(
-        model=agent.model,
-        input="Count to one thousand.",
-        max_output_tokens=500,
-        stream=True,
-        extra_body={"ignore_eos": True},
-        extra_headers={"CWM-Session-Id": session},
-    )
-    async for event in stream:
-        if event.type == "response.output_text.delta":
-            said.append(event.delta)
-        if len(said) == 5:
-            break
-    await stream.close()
-
-    async with asyncio.timeout(60):
-        while not await has_ended(agent, session):  # noqa: ASYNC110 - in another process
-            await asyncio.sleep(0.1)
-    assert len(await tokens(agent, session)) < 500
-    shown = await agent.tool("turn_show", session_id=session)
-    assert shown["messages"][-1]["content"].strip().startswith("".join(said).strip())
 
 
 async def test_a_response_is_found_after_a_restart_and_gone_on_from(

@@ -27,7 +27,7 @@ def error_of(answer: httpx2.Response, status: int, code: str) -> dict[str, objec
     return error
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b"\xff\xff", b"nul"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b"\xff\xff", b"nul", b'{"temperature":NaN}'])
 async def test_a_body_that_is_no_json_object_is_refused(cwm: Gateway, vllm: FakeVllm, body: bytes) -> None:
     error_of(await cwm.client.post(CHAT, content=body), 400, "CWM-1003")
     assert not vllm.turns

@@ -295,6 +295,14 @@ async def test_what_no_conversation_can_be_is_refused(cwm: Gateway, body: Any, p
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    "text", ['{"items": [{"role": "user", "content": NaN}]}', r'{"metadata": {"a": "\ud800"}}']
+)
+async def test_what_could_not_be_given_back_is_refused(cwm: Gateway, text: str) -> None:
+    refused = await cwm.client.post(PATH, content=text)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "body")
+
+
 @pytest.mark.parametrize("which", [1, [], {}, {"id": 1}])
 async def test_a_conversation_is_named_by_an_id(cwm: Gateway, which: Any) -> None:
     refused = await cwm.client.post(RESPONSES, json={"model": MODEL, "input": "hey", "conversation": which})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.media import MediaRule
@@ -109,7 +109,7 @@ class RequestBody:
 def json_object(body: bytes) -> dict[str, Any]:
     """The fields of a request. CWM-1003 if it is no JSON object."""
     try:
-        fields = json.loads(body)
+        fields = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidParameterError(
             f"The request body is not valid JSON: {_reason(error)}.", field="body"
@@ -151,4 +151,14 @@ def _reason(error: Exception) -> str:
         return f"{error.msg} at character {error.pos}"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, _ConstantError):
+        return f"{error} is no value of JSON"
     return "it is not Unicode text" if isinstance(error, UnicodeError) else "a number has too many digits"
+
+
+class _ConstantError(ValueError):
+    """NaN, Infinity or -Infinity, which Python's parser takes."""
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise _ConstantError(constant)

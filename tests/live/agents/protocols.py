@@ -1,0 +1,130 @@
+"""The protocols of agents as plain HTTP: one request in the words of each, its refusals, and what the engine itself computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx2
+
+from tests.live.engine import LiveEngine
+from tests.live.talk import Talk
+
+TOOL_NAME: Final = "open_door"
+_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "enum": ["4711"]}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``tool``: one is offered and has to be called."""
+
+    messages: Sequence[Mapping[str, Any]]
+    max_tokens: int = 24
+    stop: tuple[str, ...] = ()
+    tool: bool = False
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """``messages``, ``limit`` and ``stop`` are its names of fields; ``said``: what its event of a piece of text has in it."""
+
+    name: str
+    path: str
+    messages: str
+    limit: str
+    stop: str
+    forced: Any
+    tool: Mapping[str, Any]
+    said: str
+    error_keys: frozenset[str] = field(default=frozenset({"error"}))
+
+    def body(self, model: str, question: Question) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": model,
+            self.messages: [*question.messages],
+            self.limit: question.max_tokens,
+            "temperature": 0,
+            "stream": question.stream,
+        }
+        if question.stop:
+            body[self.stop] = [*question.stop]
+        if question.tool:
+            body |= {"tools": [self.tool], "tool_choice": self.forced}
+        return body
+
+
+CHAT: Final = Protocol(
+    "chat",
+    "/v1/chat/completions",
+    "messages",
+    "max_tokens",
+    "stop",
+    "required",
+    {"type": "function", "function": {"name": TOOL_NAME, "strict": True, "parameters": _PARAMETERS}},
+    '"content":"',
+)
+MESSAGES: Final = Protocol(
+    "messages",
+    "/v1/messages",
+    "messages",
+    "max_tokens",
+    "stop_sequences",
+    {"type": "any"},
+    {"name": TOOL_NAME, "strict": True, "input_schema": _PARAMETERS},
+    '"text_delta"',
+    frozenset({"type", "error", "request_id"}),
+)
+RESPONSES: Final = Protocol(
+    "responses",
+    "/v1/responses",
+    "input",
+    "max_output_tokens",
+    "stop",
+    "required",
+    {"type": "function", "name": TOOL_NAME, "strict": True, "parameters": _PARAMETERS},
+    "response.output_text.delta",
+)
+PROTOCOLS: Final = (CHAT, MESSAGES, RESPONSES)
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+async def recorded(agent: Talk, **of: str) -> tuple[list[int], list[int]]:
+    """The ids of the prompt and of the answer of a turn, or of a session's last one."""
+    shown = await agent.tool("turn_show", include_tokens=True, **of)
+    at = shown["turn"]["prompt_tokens"]
+    return shown["token_ids"][:at], shown["token_ids"][at:]
+
+
+async def computed(engine: LiveEngine, prompt: Sequence[int], question: Question) -> list[int]:
+    """The ids of the engine's own answer to ``prompt``, with nothing stored."""
+    body = CHAT.body(
+        engine.model_name, Question(question.messages, question.max_tokens, question.stop, question.tool)
+    )
+    body |= {
+        "cache_salt": uuid4().hex,
+        "kv_transfer_params": {"prompt_token_ids": [*prompt]},
+        "return_token_ids": True,
+    }
+    async with httpx2.AsyncClient(base_url=engine.vllm_url, timeout=300, trust_env=False) as http:
+        answer = (await http.post(CHAT.path, json=body)).raise_for_status().json()
+    assert answer["prompt_token_ids"] == [*prompt]
+    return list(answer["choices"][0]["token_ids"])
+
+
+async def rendered(engine: LiveEngine, protocol: Protocol, question: Question) -> list[int]:
+    """The ids of the prompt that the engine makes of a question."""
+    async with httpx2.AsyncClient(base_url=engine.vllm_url, timeout=300, trust_env=False) as http:
+        answer = await http.post(f"{protocol.path}/render", json=protocol.body(engine.model_name, question))
+    told = answer.raise_for_status().json()
+    return list(told["token_ids"] if "token_ids" in told else told[0]["token_ids"])
