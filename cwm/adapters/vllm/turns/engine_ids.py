@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 from pydantic_core import from_json
 
-from cwm.adapters.vllm.turns.openai_answer import EVENT_END, data_of, too_large
+from cwm.adapters.vllm.turns.events import Events, data_of
+from cwm.adapters.vllm.turns.openai_answer import too_large
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
@@ -62,7 +63,8 @@ class EngineIds:
         self._session = session
         self._prompt: list[int] | None = None
         self._new: list[int] = []
-        self._pending: list[bytes] = []
+        self._events = Events()
+        self._body: list[bytes] = []
         self._size = 0
 
     @property
@@ -70,29 +72,19 @@ class EngineIds:
         return self._streamed and self._reader.ended
 
     def feed(self, chunk: bytes) -> bytes:
-        self._pending.append(chunk)
-        if not self._streamed:
-            self._size += len(chunk)
-            if self._size > self._max_bytes:
-                raise too_large(self._max_bytes)
-            return b""
-        if b"\n" not in chunk and b"\r" not in chunk:
-            return b""
-        text = b"".join(self._pending)
-        events: list[bytes] = []
-        start = 0
-        for end in EVENT_END.finditer(text, max(0, len(text) - len(chunk) - 3)):
-            events.append(self._event(text[start : end.end()]))
-            start = end.end()
-        self._pending = [text[start:]]
-        return b"".join(events)
+        if self._streamed:
+            return b"".join([self._event(event) for event in self._events.take(chunk)])
+        self._body.append(chunk)
+        self._size += len(chunk)
+        if self._size > self._max_bytes:
+            raise too_large(self._max_bytes)
+        return b""
 
     def finish(self) -> bytes:
-        rest = b"".join(self._pending)
-        self._pending.clear()
-        if not rest:
-            return b""
-        return self._event(rest) if self._streamed else self._body(rest)
+        if self._streamed:
+            rest = self._events.rest()
+            return self._event(rest) if rest else b""
+        return self._whole(b"".join(self._body))
 
     def token_ids(self) -> TokenIds | None:
         if self._prompt is None or not self._new:
@@ -124,7 +116,7 @@ class EngineIds:
         self.begun = self.begun or self._prompt is None
         return self._renamed(event, data)
 
-    def _body(self, content: bytes) -> bytes:
+    def _whole(self, content: bytes) -> bytes:
         # Behind the beginning a model may write the same.
         told = content.startswith(_AT_BEGINNING)
         prompt, rest = self._prompts.take(self._session, content) if told else (None, content)

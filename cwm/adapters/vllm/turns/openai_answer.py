@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from cwm.adapters.vllm.turns.events import Events, data_of
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
@@ -31,7 +32,6 @@ _USAGE: Final = re.compile(rb'(?<=[^\\]")usage"\s*:\s*(\{)')
 _LARGE_BYTES: Final = 256 * 1024
 # vLLM writes the usage behind the choices.
 _TAIL_BYTES: Final = 16 * 1024
-EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _NULL: Final = rb"token_ids\1null"
 _DONE: Final = b"[DONE]"
 _DECODER: Final = json.JSONDecoder()
@@ -357,7 +357,7 @@ class BodyAnswer(_Answer):
 class StreamAnswer(_Answer):
     """A response of server-sent events; each event is passed on when its last byte has arrived."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_events",)
 
     def __init__(
         self,
@@ -369,24 +369,13 @@ class StreamAnswer(_Answer):
         session: str = "",
     ) -> None:
         super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
-        self._pending: list[bytes] = []
+        self._events = Events()
 
     def feed(self, chunk: bytes) -> bytes:
-        self._pending.append(chunk)
-        if b"\n" not in chunk and b"\r" not in chunk:
-            return b""
-        text = b"".join(self._pending)
-        events: list[bytes] = []
-        start = 0
-        for end in EVENT_END.finditer(text, max(0, len(text) - len(chunk) - 3)):
-            events.append(self._event(text[start : end.end()]))
-            start = end.end()
-        self._pending = [text[start:]]
-        return self._named(b"".join(events))
+        return self._named(b"".join([self._event(event) for event in self._events.take(chunk)]))
 
     def finish(self) -> bytes:
-        rest = b"".join(self._pending)
-        self._pending.clear()
+        rest = self._events.rest()
         return self._named(self._event(rest)) if rest else b""
 
     def _event(self, event: bytes) -> bytes:
@@ -417,14 +406,6 @@ def too_large(max_bytes: int) -> InvalidParameterError:
         "outside of a session; the operator's limit is CWM_MAX_ANSWER_BYTES.",
         limit_bytes=max_bytes,
     )
-
-
-def data_of(event: bytes) -> bytes:
-    """The joined ``data:`` lines of an event; empty if it has none, as with a comment."""
-    if event.startswith(b"data:") and event.count(b"\n") <= 2 and b"\r" not in event:
-        return event[5:].strip()
-    lines = (line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
-    return b"\n".join(lines)
 
 
 def _is_only_for_ids(answer: dict[str, Any]) -> bool:

@@ -1,0 +1,45 @@
+"""Server-sent events, as vLLM's bytes have them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+class Events:
+    """Cuts a stream into its events, each when its last byte has arrived."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending: list[bytes] = []
+
+    def take(self, chunk: bytes) -> list[bytes]:
+        """The events that end with these bytes."""
+        self._pending.append(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:
+            return []
+        text = b"".join(self._pending)
+        events: list[bytes] = []
+        start = 0
+        for end in _END.finditer(text, max(0, len(text) - len(chunk) - 3)):
+            events.append(text[start : end.end()])
+            start = end.end()
+        self._pending = [text[start:]]
+        return events
+
+    def rest(self) -> bytes:
+        """What follows the last end of an event."""
+        rest = b"".join(self._pending)
+        self._pending.clear()
+        return rest
+
+
+def data_of(event: bytes) -> bytes:
+    """The joined ``data:`` lines of an event; empty if it has none, as with a comment."""
+    if event.startswith(b"data:") and event.count(b"\n") <= 2 and b"\r" not in event:
+        return event[5:].strip()
+    lines = (line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+    return b"\n".join(lines)
