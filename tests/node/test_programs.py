@@ -10,8 +10,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.node import programs as node_programs
-from tests.node.programs import CommandLine, Programs, environment
+from tests.node.programs import CommandLine, Programs, environment, installed
 
 pytestmark = pytest.mark.slow
 
@@ -40,11 +39,10 @@ async def test_server_everything_answers_over_http_until_it_is_stopped(programs:
 def test_two_runs_that_begin_at_once_share_one_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "package.json").write_text('{"private": true}')
-    monkeypatch.setattr(node_programs, "_HERE", tmp_path)
+    (pins := tmp_path / "package.json").write_text('{"private": true}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with ThreadPoolExecutor() as both:
-        first, second = both.map(lambda _: node_programs.installed(), range(2))
+        first, second = both.map(installed, [pins, pins])
     assert first == second
     assert (first.folder / "package.json").exists()
     assert len(list((tmp_path / "cache" / "cwm-tests").iterdir())) == 2
@@ -53,9 +51,8 @@ def test_two_runs_that_begin_at_once_share_one_install(
 def test_a_package_that_cannot_be_had_fails_with_npms_reason_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "package.json").write_text('{"dependencies": {"nothing": "file:./not-there.tgz"}}')
-    monkeypatch.setattr(node_programs, "_HERE", tmp_path)
+    (pins := tmp_path / "package.json").write_text('{"dependencies": {"nothing": "file:./not-there.tgz"}}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(RuntimeError, match=r"not-there\.tgz"):
-        node_programs.installed()
+        installed(pins)
     assert {left.suffix for left in (tmp_path / "cache" / "cwm-tests").iterdir()} == {".lock"}
