@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 from collections.abc import AsyncIterator
@@ -177,7 +178,7 @@ async def test_a_second_turn_finds_the_first_one_cached(
     ids=str,
 )
 @BOTH
-async def test_what_vllm_refuses_it_refuses_in_the_same_bytes(
+async def test_what_vllm_refuses_is_refused_in_its_words_with_the_type_that_clients_know(
     cwm: Gateway, vllm: httpx2.AsyncClient, model: str, path: str, wrong: dict[str, Any]
 ) -> None:
     kept = "prompt" if path == COMPLETIONS else "messages"
@@ -190,7 +191,8 @@ async def test_what_vllm_refuses_it_refuses_in_the_same_bytes(
     straight = await vllm.post(path, json=salted(body))
     assert straight.status_code >= 400
     assert through.status_code == straight.status_code
-    assert _without_input(through.content) == _without_input(straight.content)
+    refused, original = (json.loads(_without_input(each.content))["error"] for each in (through, straight))
+    assert (refused["message"], refused["type"]) == (original["message"], "invalid_request_error")
     known = await cwm.registry.session(TENANT, headers["CWM-Session-Id"])
     assert known is None or known.token_count == 0
 

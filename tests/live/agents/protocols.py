@@ -80,7 +80,7 @@ MESSAGES: Final = Protocol(
     {"type": "any"},
     {"name": TOOL_NAME, "strict": True, "input_schema": _PARAMETERS},
     '"text_delta"',
-    frozenset({"type", "error", "request_id"}),
+    frozenset({"type", "error"}),
 )
 RESPONSES: Final = Protocol(
     "responses",

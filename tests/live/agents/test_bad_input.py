@@ -11,7 +11,16 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from tests.live.agents.protocols import PROTOCOLS, Protocol, Question, computed, recorded, rendered, user
+from tests.live.agents.protocols import (
+    CHAT,
+    PROTOCOLS,
+    Protocol,
+    Question,
+    computed,
+    recorded,
+    rendered,
+    user,
+)
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
 from tests.live.talk import Talk, talk
@@ -47,7 +56,7 @@ def bad(protocol: Protocol, model: str) -> dict[str, bytes]:
     def other(**fields: Any) -> bytes:
         return json.dumps({**good, **fields}).encode()
 
-    return {
+    requests = {
         "no body": b"",
         "no JSON": b"{",
         "a list": b"[]",
@@ -75,6 +84,10 @@ def bad(protocol: Protocol, model: str) -> dict[str, bytes]:
         "the engine's own field": other(cache_salt="mine"),
         "an id of a session that cannot be": other(),
     }
+    if protocol is CHAT:
+        # A chat template may know others.
+        del requests["an unknown role"]
+    return requests
 
 
 def require_refused(protocol: Protocol, answer: httpx2.Response, what: str) -> None:
@@ -83,8 +96,8 @@ def require_refused(protocol: Protocol, answer: httpx2.Response, what: str) -> N
     body = answer.json()
     assert protocol.error_keys <= body.keys(), (what, body)
     error = body["error"]
-    assert {"type", "message", "code"} <= error.keys(), (what, body)
-    assert error["message"], what
+    assert error["type"], (what, body)
+    assert error["message"], (what, body)
 
 
 @each_protocol
@@ -161,9 +174,9 @@ class Leaver:
 
 
 def long(text: str) -> Question:
-    """A prompt whose prefill takes a while."""
-    rooms = " ".join(f"Room {number} of {text} is empty." for number in range(90))
-    return Question((user(rooms),), max_tokens=40, stream=True)
+    """A prompt whose prefill takes a while, and that begins like no other."""
+    rooms = " ".join(f"Room {number} is empty." for number in range(70))
+    return Question((user(f"{text} {rooms}"),), max_tokens=40, stream=True)
 
 
 @each_protocol
@@ -249,7 +262,7 @@ async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_ev
     engine.kill("lmcache")
     streams = await asyncio.gather(*listening)
     for protocol, lines in zip(PROTOCOLS, streams, strict=True):
-        assert protocol.error_keys - {"request_id"} <= json.loads(lines[-1].removeprefix("data: ")).keys()
+        assert protocol.error_keys <= json.loads(lines[-1].removeprefix("data: ")).keys()
         whole = await agent.http.post(f"{agent.url}{protocol.path}", json=protocol.body(agent.model, GOOD))
         assert whole.status_code in {503, 529}, whole.text
         assert protocol.error_keys <= whole.json().keys()
