@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
-from cwm_bench.main.parts import THOROUGH, Part, Repetitions, in_order
+from cwm_bench.harness.schedule import in_order
+from cwm_bench.main.parts import THOROUGH, Part, Repetitions
 from cwm_bench.tree.parts import TreePart
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def bench_main(
 
     from cwm_bench.main.run import run
 
-    parts = in_order(only or [])
+    parts = in_order(Part, only or [])
     run_to_end(lambda _: run(settings, _progress, publish, parts, repetitions)).print_summary(_console())
 
 

@@ -18,9 +18,10 @@ from cwm_bench.harness.figures import Report, Section, median
 from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import Gateway, engine_variables, gateway
 from cwm_bench.harness.postgres import postgres
+from cwm_bench.harness.schedule import Schedule
 from cwm_bench.main import first_byte, pass_through, records
 from cwm_bench.main.estimate import WITHOUT_ENGINE_SECONDS, engine_speed, estimates
-from cwm_bench.main.parts import Part, Repetitions, Schedule
+from cwm_bench.main.parts import Part, Repetitions
 from cwm_bench.main.windows import SIZES, Bench
 
 _IDLE_SESSIONS = 1000
@@ -42,7 +43,7 @@ async def run(
     none is started.
     """
     report = Report("main", {"cwm": __version__, "machine": platform.machine(), "parts": []})
-    schedule = Schedule(report, {}, progress, publish)
+    schedule: Schedule[Part] = Schedule(report, {}, progress, publish)
     home = settings.local_engine.home.absolute()
     async with own_folder(home, progress) as folder:
         if set(parts) <= WITHOUT_ENGINE_SECONDS.keys():
@@ -56,7 +57,11 @@ async def run(
 
 
 async def _on_engine(
-    settings: Settings, folder: Path, schedule: Schedule, parts: Sequence[Part], repetitions: Repetitions
+    settings: Settings,
+    folder: Path,
+    schedule: Schedule[Part],
+    parts: Sequence[Part],
+    repetitions: Repetitions,
 ) -> None:
     plan = own_plan(settings, folder, schedule.progress)
     async with (

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from cwm_bench.harness.figures import Report, Section
+from cwm_bench.harness.schedule import Schedule, duration, in_order
 from cwm_bench.main import records
 from cwm_bench.main.estimate import Speed, estimates
-from cwm_bench.main.parts import THOROUGH, Part, Repetitions, Schedule, duration, in_order
+from cwm_bench.main.parts import THOROUGH, Part, Repetitions
 
 # Of the slower of the machines that this is meant for: two cores, 25 s for 8,032 tokens.
 SLOW = Speed(1.2, 11.3, {(1, False): 1.1, (1, True): 0.9, (16, False): 5.5, (16, True): 3.0})
@@ -29,16 +30,18 @@ async def broken() -> tuple[Section, dict[str, Any]]:
     raise RuntimeError("the engine ended")
 
 
-def schedule(*parts: Part, publish: Callable[[Report], None] = lambda _: None) -> tuple[Schedule, list[str]]:
+def schedule(
+    *parts: Part, publish: Callable[[Report], None] = lambda _: None
+) -> tuple[Schedule[Part], list[str]]:
     lines: list[str] = []
-    made = Schedule(Report("main", {"parts": []}), {}, lines.append, publish)
+    made: Schedule[Part] = Schedule(Report("main", {"parts": []}), {}, lines.append, publish)
     made.expect(dict.fromkeys(parts, 90.0))
     return made, lines
 
 
 def test_parts_have_one_order_whatever_order_they_are_asked_for_in() -> None:
-    assert in_order([Part.LISTS, Part.FREEZE, Part.LISTS]) == [Part.FREEZE, Part.LISTS]
-    assert in_order([]) == list(Part)
+    assert in_order(Part, [Part.LISTS, Part.FREEZE, Part.LISTS]) == [Part.FREEZE, Part.LISTS]
+    assert in_order(Part, []) == list(Part)
 
 
 async def test_a_run_says_beforehand_how_long_it_takes_and_meanwhile_how_long_is_to_go() -> None:

@@ -17,8 +17,9 @@ from typer.testing import CliRunner, Result
 from cwm.cli.root import app
 from cwm.settings import Settings
 from cwm_bench.harness.figures import Report, Section
+from cwm_bench.harness.schedule import Schedule
 from cwm_bench.main import run as main
-from cwm_bench.main.parts import Part, Repetitions, Schedule
+from cwm_bench.main.parts import Part, Repetitions
 
 
 async def measured(part: Part) -> tuple[Section, dict[str, Any]]:
@@ -44,7 +45,7 @@ def repetitions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Repetit
         repetitions: Repetitions,
     ) -> Report:
         runs.append(repetitions)
-        schedule = Schedule(Report("main", {"parts": []}), {}, progress, publish)
+        schedule: Schedule[Part] = Schedule(Report("main", {"parts": []}), {}, progress, publish)
         schedule.expect(dict.fromkeys(parts, 1.0))
         for part in parts:
             await schedule.measure(part, interrupted if part is Part.MEMORY else partial(measured, part))
