@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
+from cwm_bench.agents.parts import AgentsPart
 from cwm_bench.harness.schedule import in_order
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions
 from cwm_bench.tree.parts import TreePart
@@ -63,14 +65,9 @@ def bench_main(
     if requests is not None:
         repetitions = replace(repetitions, requests=requests)
 
-    def publish(report: Report) -> None:
-        report.sections[-1].print(_console())
-        if json_file is not None:
-            report.write(json_file)
-
     from cwm_bench.main.run import run
 
-    parts = in_order(Part, only or [])
+    parts, publish = in_order(Part, only or []), partial(_publish_part, json_file)
     run_to_end(lambda _: run(settings, _progress, publish, parts, repetitions)).print_summary(_console())
 
 
@@ -161,6 +158,36 @@ def bench_tree(
         raise typer.Exit(FOUND_FAULTS)
 
 
+@app.command("agents")
+def bench_agents(
+    model: _Model = None,
+    only: Annotated[
+        list[AgentsPart] | None,
+        typer.Option(help="Measure this part; again for more.", show_default="all parts"),
+    ] = None,
+    litellm: Annotated[
+        Path | None,
+        typer.Option(
+            help="LiteLLM with its proxy, to measure beside.",
+            metavar="PROGRAM",
+            show_default="the one on PATH, if any",
+        ),
+    ] = None,
+    json_file: _JsonFile = None,
+) -> None:
+    """First bytes and throughput on each protocol beside bare vLLM, and what clients compute again when they resume.
+
+    It says first how long it takes. Each table is printed, and the JSON file replaced, as soon as its part is
+    measured: after Ctrl-C they stand.
+    """
+    settings = load_settings(model=model)
+
+    from cwm_bench.agents.run import run
+
+    parts, publish = in_order(AgentsPart, only or []), partial(_publish_part, json_file)
+    run_to_end(lambda _: run(settings, _progress, publish, parts, litellm)).print_summary(_console())
+
+
 @app.command("gateway")
 def bench_gateway(
     rounds: Annotated[int, typer.Option(min=3, help="Rounds of 400 calls to each server.")] = 9,
@@ -220,6 +247,13 @@ def _console() -> Console:
     from rich.console import Console
 
     return Console()
+
+
+def _publish_part(json_file: Path | None, report: Report) -> None:
+    """The last part."""
+    report.sections[-1].print(_console())
+    if json_file is not None:
+        report.write(json_file)
 
 
 def _publish(report: Report, json_file: Path | None) -> None:

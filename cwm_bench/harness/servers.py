@@ -136,13 +136,14 @@ async def running(
     variables: Mapping[str, str],
     log: Path,
     *,
+    program: str = sys.executable,
     folder: Path | None = None,
     stdout: int | None = None,
 ) -> AsyncIterator[Process]:
-    """Run Python with these arguments until the block ends; ``log`` gets its errors, and its output without ``stdout``."""
+    """Run Python, or ``program``, with these arguments until the block ends; ``log`` gets its errors, and its output without ``stdout``."""
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *on_leash([sys.executable, *arguments]),
+            *on_leash([program, *arguments]),
             cwd=folder,
             env=_environment(variables),
             stdout=stdout or output,

@@ -1,0 +1,1 @@
+"""What CWM costs agents: first bytes and throughput on each protocol, and what a resumed conversation computes again."""

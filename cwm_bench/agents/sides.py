@@ -1,0 +1,139 @@
+"""Where the same requests go in one run: vLLM itself, CWM and LiteLLM's proxy in front of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx2
+
+from cwm.stack.local import LocalStack
+from cwm_bench.agents.clients import AgentClient
+from cwm_bench.agents.conversation import Conversation
+from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
+from cwm_bench.harness.servers import answering, free_port, running
+
+VLLM, CWM, LITELLM, AGAIN = "vLLM", "CWM", "LiteLLM", "vLLM again"
+_LITELLM_VARIABLES: Final = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
+_FAILED: Final = (b"event: error", b'data: {"error"')
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    name: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Milliseconds until the first byte of an answer and until its end; ``turn`` and ``session`` are where CWM recorded it."""
+
+    first_ms: float
+    whole_ms: float
+    turn: str
+    session: str
+
+
+@asynccontextmanager
+async def asking() -> AsyncIterator[httpx2.AsyncClient]:
+    """Connections for all clients. vLLM closes one after 5 idle seconds, and a request at that moment fails."""
+    limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=2)
+    async with httpx2.AsyncClient(timeout=300, trust_env=False, limits=limits) as http:
+        yield http
+
+
+async def ask(
+    http: httpx2.AsyncClient,
+    url: str,
+    client: AgentClient,
+    conversation: Conversation,
+    model: str,
+    session: str,
+    max_tokens: int,
+) -> Asked:
+    """Send a request as ``client`` does and read all of the answer. Raises RuntimeError when it is an error."""
+    content = json.dumps(client.body(conversation, model, max_tokens)).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer none", **client.named(session)}
+    first, pieces = 0.0, list[bytes]()
+    started = time.perf_counter()
+    async with http.stream("POST", f"{url}{client.protocol}", content=content, headers=headers) as response:
+        async for piece in response.aiter_raw():
+            first = first or time.perf_counter()
+            pieces.append(piece)
+    ended, answer = time.perf_counter(), b"".join(pieces)
+    if response.status_code != 200 or any(mark in answer for mark in _FAILED):
+        raise RuntimeError(f"{url}{client.protocol} answered {response.status_code}: {answer[:500].decode()}")
+    recorded = response.headers
+    return Asked(
+        (first - started) * 1000,
+        (ended - started) * 1000,
+        recorded.get("CWM-Turn", ""),
+        recorded.get("CWM-Session-Id", ""),
+    )
+
+
+@asynccontextmanager
+async def sides(
+    stack: LocalStack, folder: Path, litellm: Path | None, report: Callable[[str], None]
+) -> AsyncIterator[list[Side]]:
+    """The first and the last are vLLM: what differs between the two is noise. LiteLLM's proxy only where it starts."""
+    async with AsyncExitStack() as opened:
+        variables = {**engine_variables(stack, folder), **QUIET}
+        served = await opened.enter_async_context(gateway(variables, folder / "gateway.log"))
+        found = [Side(VLLM, stack.vllm_url), Side(CWM, served.url)]
+        if program := litellm_program(litellm):
+            report(f"starting {program}")
+            try:
+                url = await opened.enter_async_context(_litellm(program, stack, folder))
+            except (RuntimeError, TimeoutError) as error:
+                report(f"LiteLLM's proxy does not start, so it is left out: {error}")
+            else:
+                found.append(Side(LITELLM, url))
+        yield [*found, Side(AGAIN, stack.vllm_url)]
+
+
+def litellm_program(named: Path | None) -> Path | None:
+    """The executable of LiteLLM: the named one, or one beside this Python or on PATH."""
+    if named is not None:
+        return named
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    found = shutil.which("litellm", path=places)
+    return Path(found) if found else None
+
+
+def in_turns(sides: Sequence[Side], number: int) -> Sequence[Side]:
+    """``sides``, each first in its turn."""
+    first = number % len(sides)
+    return (*sides[first:], *sides[:first])
+
+
+@asynccontextmanager
+async def _litellm(program: Path, stack: LocalStack, folder: Path) -> AsyncIterator[str]:
+    """Its proxy in front of the engine, with its defaults. Raises RuntimeError with its log when it does not start."""
+    port, config, log = free_port(), folder / "litellm.json", folder / "litellm.log"
+    target = {
+        "model": f"hosted_vllm/{stack.model_name}",
+        "api_base": f"{stack.vllm_url}/v1",
+        "api_key": "none",
+    }
+    config.write_text(
+        json.dumps(
+            {
+                "model_list": [{"model_name": stack.model_name, "litellm_params": target}],
+                "litellm_settings": {"drop_params": True},
+            }
+        )
+    )
+    arguments = ["--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
+    async with running(arguments, _LITELLM_VARIABLES, log, program=str(program)) as process:
+        url = f"http://127.0.0.1:{port}"
+        await answering(f"{url}/health/liveliness", process, log)
+        yield url
