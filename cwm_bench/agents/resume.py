@@ -37,12 +37,14 @@ class Opening:
 class Resumed:
     """The next request of a thawed conversation: tokens of its prompt, and of those what the engine had; ms to the answer's end.
 
-    ``opening_ms`` is that of the conversation's first request, of which the engine had nothing.
+    ``thaw_computed`` are tokens that the thaw before it computed. ``opening_ms``: of the conversation's first request, of
+    which the engine had nothing.
     """
 
     client: str
     prompt_tokens: int
     cached_tokens: int
+    thaw_computed: int
     thaw_ms: float
     whole_ms: float
     opening_ms: float
@@ -93,7 +95,13 @@ async def _resume(own: Agent, opening: Opening, report: Callable[[str], None]) -
         raise RuntimeError(f"{client.name} went on in {asked.session}, not in {opening.session}: {thawed}")
     turn = (await own.tool("turn_show", turn=asked.turn))["turn"]
     return Resumed(
-        client.name, turn["prompt_tokens"], turn["cached_tokens"], thaw_ms, asked.whole_ms, opening.whole_ms
+        client.name,
+        turn["prompt_tokens"],
+        turn["cached_tokens"],
+        thawed["receipt"]["tokens_recomputed"],
+        thaw_ms,
+        asked.whole_ms,
+        opening.whole_ms,
     )
 
 
@@ -104,9 +112,18 @@ async def _ask(own: Agent, client: AgentClient, conversation: Conversation, sess
 def figures(resumed: Sequence[Resumed]) -> tuple[Section, dict[str, Any]]:
     section = Section(
         f"resumed conversations of {_TOKENS:,} tokens",
-        ("client", "prompt tokens", "computed", "share", "thaw ms", "answer ms", "first answer ms"),
+        (
+            "client",
+            "prompt tokens",
+            "computed",
+            "share",
+            "thaw computed",
+            "thaw ms",
+            "answer ms",
+            "first answer ms",
+        ),
         note="each frozen, engine and gateway killed and started again, thawed under the client's own session id, and continued by "
-        f"the client's next request. Share: of the prompt, computed by that request; without CWM it may be all of it. Answers of {_ANSWER_TOKENS} tokens at most; "
+        f"the client's next request. Share: of the prompt, computed by that request; an engine that lost its caches computes all of it. Answers of {_ANSWER_TOKENS} tokens at most; "
         "first answer: of the same conversation before anything was stored. aider moves its files behind what was said",
     )
     shares = {}
@@ -118,6 +135,7 @@ def figures(resumed: Sequence[Resumed]) -> tuple[Section, dict[str, Any]]:
                 each.prompt_tokens,
                 each.computed_tokens,
                 shares[each.client],
+                each.thaw_computed,
                 round(each.thaw_ms, 1),
                 round(each.whole_ms, 1),
                 round(each.opening_ms, 1),

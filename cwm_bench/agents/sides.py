@@ -94,7 +94,7 @@ async def sides(
             try:
                 url = await opened.enter_async_context(_litellm(program, stack, folder))
             except (RuntimeError, TimeoutError) as error:
-                report(f"LiteLLM's proxy does not start, so it is left out: {error}")
+                report(f"LiteLLM's proxy does not start, so it is left out: {str(error) or 'no answer'}")
             else:
                 found.append(Side(LITELLM, url))
         yield [*found, Side(AGAIN, stack.vllm_url)]

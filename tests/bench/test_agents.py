@@ -129,9 +129,9 @@ def test_a_throughput_ratio_is_of_requests_per_second() -> None:
 
 
 def test_a_share_is_what_a_resumed_request_computed_of_its_prompt() -> None:
-    section, summary = resume.figures([Resumed("codex", 6_000, 5_940, 20.0, 80.0, 9_000.0)])
+    section, summary = resume.figures([Resumed("codex", 6_000, 5_940, 41, 20.0, 80.0, 9_000.0)])
     assert summary == {"resume_prefill_share": {"codex": 0.01}}
-    assert section.rows == [("codex", 6_000, 60, 0.01, 20.0, 80.0, 9_000.0)]
+    assert section.rows == [("codex", 6_000, 60, 0.01, 41, 20.0, 80.0, 9_000.0)]
 
 
 def test_litellm_is_the_named_program_or_the_one_on_path_or_none(

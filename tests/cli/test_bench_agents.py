@@ -22,7 +22,9 @@ from cwm_bench.harness.schedule import Schedule
 async def measured(part: AgentsPart) -> tuple[Section, dict[str, Any]]:
     if part is AgentsPart.RESUME:
         raise RuntimeError("the engine ended")
-    return Section(f"table of {part}", ("what was measured", "milliseconds"), [("some", 1.5)]), {f"{part}_ms": {"chat": 1.5}}
+    return Section(f"table of {part}", ("what was measured", "milliseconds"), [("some", 1.5)]), {
+        f"{part}_ms": {"chat": 1.5}
+    }
 
 
 @pytest.fixture
