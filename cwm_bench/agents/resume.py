@@ -13,7 +13,7 @@ from uuid import uuid4
 from cwm.stack.local import LocalStack
 from cwm_bench.agents.clients import CLIENTS, AgentClient
 from cwm_bench.agents.conversation import Conversation, sized
-from cwm_bench.agents.sides import Asked, ask, asking
+from cwm_bench.agents.sides import CWM, Asked, Side, ask, asking
 from cwm_bench.harness.agent import Agent, agent
 from cwm_bench.harness.figures import Section, ratio
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
@@ -106,7 +106,7 @@ async def _resume(own: Agent, opening: Opening, report: Callable[[str], None]) -
 
 
 async def _ask(own: Agent, client: AgentClient, conversation: Conversation, session: str) -> Asked:
-    return await ask(own.http, own.url, client, conversation, own.model, session, _ANSWER_TOKENS)
+    return await ask(own.http, Side(CWM, own.url), client, conversation, own.model, session, _ANSWER_TOKENS)
 
 
 def figures(resumed: Sequence[Resumed]) -> tuple[Section, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 import time
@@ -28,8 +29,11 @@ _FAILED: Final = (b"event: error", b'data: {"error"')
 
 @dataclass(frozen=True, slots=True)
 class Side:
+    """``key`` is the bearer token of its clients."""
+
     name: str
     url: str
+    key: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ async def asking() -> AsyncIterator[httpx2.AsyncClient]:
 
 async def ask(
     http: httpx2.AsyncClient,
-    url: str,
+    side: Side,
     client: AgentClient,
     conversation: Conversation,
     model: str,
@@ -61,16 +65,24 @@ async def ask(
 ) -> Asked:
     """Send a request as ``client`` does and read all of the answer. Raises RuntimeError when it is an error."""
     content = json.dumps(client.body(conversation, model, max_tokens)).encode()
-    headers = {"content-type": "application/json", "authorization": "Bearer none", **client.named(session)}
+    headers = {
+        "content-type": "application/json",
+        "authorization": f"Bearer {side.key}",
+        **client.named(session),
+    }
     first, pieces = 0.0, list[bytes]()
     started = time.perf_counter()
-    async with http.stream("POST", f"{url}{client.protocol}", content=content, headers=headers) as response:
+    async with http.stream(
+        "POST", f"{side.url}{client.protocol}", content=content, headers=headers
+    ) as response:
         async for piece in response.aiter_raw():
             first = first or time.perf_counter()
             pieces.append(piece)
     ended, answer = time.perf_counter(), b"".join(pieces)
     if response.status_code != 200 or any(mark in answer for mark in _FAILED):
-        raise RuntimeError(f"{url}{client.protocol} answered {response.status_code}: {answer[:500].decode()}")
+        raise RuntimeError(
+            f"{side.url}{client.protocol} answered {response.status_code}: {answer[:500].decode()}"
+        )
     recorded = response.headers
     return Asked(
         (first - started) * 1000,
@@ -92,11 +104,11 @@ async def sides(
         if program := litellm_program(litellm):
             report(f"starting {program}")
             try:
-                url = await opened.enter_async_context(_litellm(program, stack, folder))
+                beside = await opened.enter_async_context(_litellm(program, stack, folder))
             except (RuntimeError, TimeoutError) as error:
                 report(f"LiteLLM's proxy does not start, so it is left out: {str(error) or 'no answer'}")
             else:
-                found.append(Side(LITELLM, url))
+                found.append(beside)
         yield [*found, Side(AGAIN, stack.vllm_url)]
 
 
@@ -116,8 +128,9 @@ def in_turns(sides: Sequence[Side], number: int) -> Sequence[Side]:
 
 
 @asynccontextmanager
-async def _litellm(program: Path, stack: LocalStack, folder: Path) -> AsyncIterator[str]:
-    """Its proxy in front of the engine, with its defaults. Raises RuntimeError with its log when it does not start."""
+async def _litellm(program: Path, stack: LocalStack, folder: Path) -> AsyncIterator[Side]:
+    """Its proxy in front of the engine, with its defaults; it starts only with a master key. Raises RuntimeError with its log when it does not start."""
+    key = f"sk-{secrets.token_hex(32)}"
     port, config, log = free_port(), folder / "litellm.json", folder / "litellm.log"
     target = {
         "model": f"hosted_vllm/{stack.model_name}",
@@ -133,7 +146,8 @@ async def _litellm(program: Path, stack: LocalStack, folder: Path) -> AsyncItera
         )
     )
     arguments = ["--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
-    async with running(arguments, _LITELLM_VARIABLES, log, program=str(program)) as process:
+    variables = {**_LITELLM_VARIABLES, "LITELLM_MASTER_KEY": key}
+    async with running(arguments, variables, log, program=str(program)) as process:
         url = f"http://127.0.0.1:{port}"
         await answering(f"{url}/health/liveliness", process, log)
-        yield url
+        yield Side(LITELLM, url, key)

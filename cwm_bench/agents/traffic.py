@@ -52,7 +52,7 @@ async def _first_bytes(
     for number in range(-2, _ROUNDS):
         for side in in_turns(sides, number):
             asked = await ask(
-                http, side.url, client, _new(conversation), model, sessions[side.name], _ANSWER_TOKENS
+                http, side, client, _new(conversation), model, sessions[side.name], _ANSWER_TOKENS
             )
             if number >= 0:
                 times[side.name].append(asked.first_ms)
@@ -122,7 +122,7 @@ async def _loads(
 
     async def requests(side: Side, session: str) -> None:
         for _ in range(_REQUESTS):
-            await ask(http, side.url, client, _new(conversation), model, session, _SHORT_ANSWER_TOKENS)
+            await ask(http, side, client, _new(conversation), model, session, _SHORT_ANSWER_TOKENS)
 
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     sessions = {side.name: [str(uuid4()) for _ in range(_CLIENTS)] for side in sides}

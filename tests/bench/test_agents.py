@@ -72,11 +72,12 @@ async def test_a_conversation_is_as_long_as_it_is_to_be_with_what_the_template_m
 async def test_a_request_says_where_it_was_recorded() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         assert request.headers["x-session-id"] == "mine"
+        assert request.headers["authorization"] == "Bearer sk-1"
         headers = {"CWM-Turn": "turn_1", "CWM-Session-Id": "mine"}
         return httpx2.Response(200, headers=headers, stream=httpx2.ByteStream(b"data: {}\n\n"))
 
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http:
-        asked = await ask(http, "http://cwm", OPENCODE, OPENING, "model", "mine", 8)
+        asked = await ask(http, Side(CWM, "http://cwm", "sk-1"), OPENCODE, OPENING, "model", "mine", 8)
     assert (asked.turn, asked.session) == ("turn_1", "mine")
     assert 0 < asked.first_ms <= asked.whole_ms
 
@@ -89,7 +90,7 @@ async def test_an_answer_that_is_an_error_is_not_measured(status: int, content: 
     transport = httpx2.MockTransport(lambda _: httpx2.Response(status, stream=httpx2.ByteStream(content)))
     async with httpx2.AsyncClient(transport=transport) as http:
         with pytest.raises(RuntimeError, match="http://cwm/v1/chat/completions answered"):
-            await ask(http, "http://cwm", OPENCODE, OPENING, "model", "mine", 8)
+            await ask(http, Side(CWM, "http://cwm", "sk-1"), OPENCODE, OPENING, "model", "mine", 8)
 
 
 def test_each_side_goes_first_in_its_turn() -> None:
