@@ -65,7 +65,16 @@ def first_byte_figures(
     """From ms by protocol and size, then by side. The summary has what is added at the larger size."""
     section = Section(
         "first byte: the same requests at vLLM and through what stands in front of it",
-        ("case", "vLLM ms", "CWM ms", "CWM adds ms", "LiteLLM ms", "LiteLLM adds ms", "vLLM again adds ms"),
+        (
+            "protocol",
+            "tokens",
+            "vLLM ms",
+            "CWM ms",
+            "CWM +ms",
+            "LiteLLM ms",
+            "LiteLLM +ms",
+            "vLLM again +ms",
+        ),
         note=f"medians of {_ROUNDS} streamed requests to each in turns, one client; system text, ten tools and a conversation that the engine has in its cache; "
         "only the end of the last question is new. CWM records each. vLLM sends Responses their first event before it computes. "
         "vLLM again: the noise",
@@ -78,7 +87,8 @@ def first_byte_figures(
             added[side][protocol, tokens] = adds[side]
         section.rows.append(
             (
-                f"{protocol}, {tokens:,} tokens",
+                protocol,
+                tokens,
                 medians[VLLM],
                 medians[CWM],
                 adds[CWM],

@@ -112,7 +112,7 @@ def test_added_ms_are_those_of_the_larger_conversation_and_the_worst_of_all() ->
         "first_byte_added_ms_worst": 5.0,
         "first_byte_added_ms_litellm": "not installed",
     }
-    assert section.rows[0] == ("chat, 2,000 tokens", 11.0, 16.0, 5.0, "not installed", "not installed", 0.5)
+    assert section.rows[0] == ("chat", 2_000, 11.0, 16.0, 5.0, "not installed", "not installed", 0.5)
 
 
 def test_litellm_stands_beside_where_it_was_measured() -> None:

