@@ -13,6 +13,7 @@ _CLAUDE_SESSION: Final = "x-claude-code-session-id"
 _CLAUDE_AGENT: Final = "x-claude-code-agent-id"
 _CODEX_SESSION: Final = "session-id"
 _CODEX_THREAD: Final = "thread-id"
+_CODEX_PARENT: Final = "x-codex-parent-thread-id"
 _CODEX_WINDOW: Final = "x-codex-window-id"
 _CODEX_METADATA: Final = "x-codex-turn-metadata"
 _CODEX_ASIDE: Final = ("compaction", "memory", "prewarm")
@@ -28,7 +29,9 @@ def conversation_of(headers: Mapping[str, str], own: Iterable[str] = ()) -> Clie
         return ClientConversation(f"{session}_{agent}", session) if agent else ClientConversation(session)
     session = headers.get(_CODEX_SESSION)
     if thread := headers.get(_CODEX_THREAD) or session:
-        parent = None if session == thread else session
+        # The session is the one that the user began, however deep a sub-agent is.
+        parent = headers.get(_CODEX_PARENT) or session
+        parent = None if parent == thread else parent
         return ClientConversation(thread, parent, _codex_compactions(headers), _codex_aside(headers))
     for name in (*own, *_SESSIONS):
         if session := headers.get(name):

@@ -88,6 +88,11 @@ async def test_a_name_that_no_session_can_have_stands_for_one_that_can(cwm: Gate
         (CLAUDE, {**CLAUDE, "x-claude-code-agent-id": "ac3ba"}, "00000000-0000-4000-8000-000000000000"),
         ({"x-session-id": "m"}, {"x-session-id": "s", "x-parent-session-id": "m"}, "m"),
         ({"session-id": "m"}, {"session-id": "m", "thread-id": "s"}, "m"),
+        (
+            {"session-id": "root", "thread-id": "m", "x-codex-parent-thread-id": "root"},
+            {"session-id": "root", "thread-id": "s", "x-codex-parent-thread-id": "m"},
+            "m",
+        ),
     ],
 )
 async def test_a_sub_agent_has_a_session_of_its_own_that_names_its_parent(
