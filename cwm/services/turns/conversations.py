@@ -107,7 +107,8 @@ class Conversations:
         """The id of the session of the conversation that the principal's agent is in.
 
         By the client's id of the ``conversation``; else by the tool call with which its model answered; else the only one
-        that the principal used within an hour. CWM-1003 names several, CWM-2001 if there is none.
+        that the principal used within an hour; those of sub-agents count only if one of them was used last. CWM-1003 names
+        several, CWM-2001 if there is none.
         """
         sessions = await self._used_last(principal)
         if conversation is not None:
@@ -119,6 +120,8 @@ class Conversations:
             messages = await self.registry.turn_messages(turn) if turn is not None else []
             if messages and call_id in _calls(messages[-1]):
                 return session.id
+        if len(sessions) > 1 and not await self._is_sub_agents(sessions[0]):
+            sessions = [session for session in sessions if not await self._is_sub_agents(session)]
         if not sessions:
             raise SessionNotFoundError(
                 "You have had no conversation through this gateway in the last hour: name a session_id."
@@ -141,6 +144,10 @@ class Conversations:
             if _is_own(principal, session) and session.updated_at >= since
         ]
         return sorted(own, key=lambda session: session.updated_at, reverse=True)
+
+    async def _is_sub_agents(self, listed: Session) -> bool:
+        session = await self.registry.session(listed.tenant, listed.id)
+        return session is not None and PARENT in session.metadata
 
     def policy(self, principal: Principal) -> Capture:
         return self.policies.of(principal.tenant, single_user=self.single_user)

@@ -20,9 +20,11 @@ pytestmark = pytest.mark.slow
 HELLO: Final = message_of({"role": "user", "content": "Hello"})
 
 
-async def talked(gateway: Gateway, agent: Agent, session_id: str, call_id: str = "") -> None:
+async def talked(gateway: Gateway, agent: Agent, session_id: str, call_id: str = "", **metadata: str) -> None:
     """A session of one turn just now, in whose answer the model calls a tool."""
-    session = a_session(session_id, agent.tenant, owner="agent", created_at=datetime.now(UTC))
+    session = a_session(
+        session_id, agent.tenant, owner="agent", created_at=datetime.now(UTC), metadata=metadata
+    )
     await gateway.parts.base.registry.add_session(session, ())
     call = {"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}}
     answer = message_of({"role": "assistant", "content": "Hm.", "tool_calls": [call]})
@@ -86,3 +88,15 @@ async def test_an_agent_in_one_conversation_need_not_say_which(agent: Agent, gat
     refusal = (await asked(agent, "turn_log", {})).error
     assert refusal["code"] == "CWM-1003"
     assert sorted(refusal["context"]["sessions"]) == ["b", "one"]
+
+
+async def test_a_sub_agent_is_a_conversation_to_choose_from_only_while_it_works(
+    agent: Agent, gateway: Gateway
+) -> None:
+    await talked(gateway, agent, "helper", parent_session="one")
+    await talked(gateway, agent, "one")
+    assert (await asked(agent, "turn_log", {})).value["session_id"] == "one"
+    await talked(gateway, agent, "another-helper", parent_session="one")
+    refusal = (await asked(agent, "turn_log", {})).error
+    assert refusal["code"] == "CWM-1003"
+    assert sorted(refusal["context"]["sessions"]) == ["another-helper", "helper", "one"]
