@@ -78,7 +78,7 @@ class Programs:
         return self.line("mcp-server-memory")
 
     async def script(self, name: str, *arguments: str, seconds: float = 60) -> Ended:
-        """Run ``name`` of this folder as a module that can import the installed packages."""
+        """Run ``name``, of this folder or a whole path, as a module that can import the installed packages."""
         # From stdin, because node looks for packages from where a script lies; here, that is ``cwd``.
         line = (str(_NODE), "--input-type=module", "-", *arguments)
         return await self.run(line, stdin=(_HERE / name).read_text(), seconds=seconds)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -16,16 +14,19 @@ from tests.live.agents.proxy import Tool, proxied
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
 from tests.live.talk import talk
+from tests.node import programs as node
 from tests.prepared import from_pypi
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
-QUESTIONS = (
+AI_SDK: Final = ("ai-sdk-chat", "ai-sdk-responses", "ai-sdk-messages")
+QUESTIONS: Final = (
     "Please read the notes and tell me the code.",
     "Which numbers are in it?",
     "Is that code safe?",
     "Thank you. What else is there?",
 )
+_SECONDS: Final = 300
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +35,32 @@ def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield gateway
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+async def conversation(name: str, url: str, model: str) -> node.Ended:
+    """All questions, in a process of its own."""
+    programs = node.installed(HERE / "package.json")
+    if name in AI_SDK:
+        script = str(HERE / "frameworks.mjs")
+        return await programs.script(script, name, url, model, *QUESTIONS, seconds=_SECONDS)
+    line = (sys.executable, str(HERE / "frameworks.py"), name, url, model, *QUESTIONS)
+    # The interpreter's own packages are behind those that are pinned.
+    pinned = {"PYTHONPATH": str(from_pypi(HERE / "frameworks.txt"))}
+    return await programs.run(line, variables=pinned, seconds=_SECONDS)
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS, *AI_SDK])
 async def test_a_conversation_with_a_tool_call_is_one_line_in_one_session(
     gateway: LiveGateway, name: str
 ) -> None:
     async with proxied(gateway.url) as proxy, talk(gateway.url, gateway.model) as own:
         proxy.tool, proxy.calls, proxy.whole = Tool("read_notes", {"path": "notes.txt"}), True, True
-        # The interpreter's own packages are behind those that are pinned.
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, HERE / "frameworks.py", name, proxy.url, gateway.model, *QUESTIONS),
-            env={**os.environ, "PYTHONPATH": str(from_pypi(HERE / "frameworks.txt"))},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        printed, _ = await process.communicate()
-        assert process.returncode == 0, printed.decode()[-2000:]
+        ended = await conversation(name, proxy.url, gateway.model)
+        assert ended.status == 0, ended.told
         assert [each.status for each in proxy.passed] == [200] * (len(QUESTIONS) + 1)
         (session,) = {str(each.session) for each in proxy.passed}
         log = (await own.tool("turn_log", session_id=session))["turns"]
         assert [turn["id"] for turn in reversed(log)] == [each.turn for each in proxy.passed]
         assert [turn["relation"] for turn in reversed(log)] == ["begins", *["continues"] * len(QUESTIONS)]
         shown = await own.tool("turn_show", session_id=session)
-        said = [message.get("content") for message in shown["messages"] if message["role"] == "user"]
-        assert said == list(QUESTIONS)
+        said = [str(message["content"]) for message in shown["messages"] if message["role"] == "user"]
+        assert all(question in words for question, words in zip(QUESTIONS, said, strict=True))
         assert any("4711" in str(message) for message in shown["messages"] if message["role"] == "tool")
