@@ -7,9 +7,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+import httpx2
 
 from cwm.cli.connect.clients import CLIENTS, Access, Part
 from tests.live.agents.proxy import Tool
@@ -35,12 +37,20 @@ class Place:
     def notes(self) -> str:
         return str(self.work / NOTES)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        folders = {
+            f"XDG_{each}_HOME": str(self.home / each.lower()) for each in ("DATA", "CONFIG", "CACHE", "STATE")
+        }
+        return node.environment({"HOME": str(self.home), "PWD": str(self.work), **folders})
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """``begin`` and ``resume`` are its command lines without the prompt, which comes last.
+    """``begin`` and ``resume`` are its command lines without the prompt, which comes last. ``resume`` goes on with the last conversation.
 
-    ``tool`` is one that it has, called so that it reads the notes. ``prepare`` writes its configuration.
+    ``tool`` is one that it has, called so that it reads the notes. ``prepare`` writes its configuration. ``again`` goes on with the
+    conversation of an id, and ``fork`` with a copy of it; ``id_of`` gives the agent's id of its only one, recorded as ``session``.
     """
 
     name: str
@@ -49,23 +59,21 @@ class Agent:
     prepare: Callable[[Place], None]
     tool: Callable[[Place], Tool] | None
     variables: Callable[[Place], Mapping[str, str]] = field(default=lambda _: {})
+    again: Callable[[Place, str], Sequence[str]] | None = None
+    fork: Callable[[Place, str], Sequence[str]] | None = None
+    id_of: Callable[[Place, str], str] = field(default=lambda _, session: session)
 
     async def says(self, place: Place, prompt: str, *, resumed: bool) -> str:
         """Run it once. Returns what it printed; AssertionError if it failed."""
-        line = [*(self.resume if resumed else self.begin)(place), prompt]
-        variables = {
-            "HOME": str(place.home),
-            "PWD": str(place.work),
-            **{
-                f"XDG_{each}_HOME": str(place.home / each.lower())
-                for each in ("DATA", "CONFIG", "CACHE", "STATE")
-            },
-            **self.variables(place),
-        }
+        return await self.run(place, (self.resume if resumed else self.begin)(place), prompt)
+
+    async def run(self, place: Place, line: Sequence[str], prompt: str) -> str:
+        """The same with any of its command lines."""
         process = await asyncio.create_subprocess_exec(
             *line,
+            prompt,
             cwd=place.work,
-            env=node.environment(variables),
+            env={**place.environment, **self.variables(place)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -100,8 +108,11 @@ def _script(program: str, *arguments: str) -> list[str]:
     return [*node.installed(HERE / "package.json").line(program, *arguments)]
 
 
+_OPENCODE: Final = "opencode-linux-x64/bin/opencode"
+
+
 def _opencode(*more: str) -> Callable[[Place], Sequence[str]]:
-    return lambda _: _node("opencode-linux-x64/bin/opencode", "run", *more)
+    return lambda _: _node(_OPENCODE, "run", *more)
 
 
 def _prepare_opencode(place: Place) -> None:
@@ -121,18 +132,67 @@ def _prepare_opencode(place: Place) -> None:
     (place.work / "opencode.json").write_text(json.dumps(settings))
 
 
+async def summarize(place: Place, session: str) -> None:
+    """Have opencode compact a conversation. Its command for that is one of its server alone."""
+    process = await asyncio.create_subprocess_exec(
+        *_node(_OPENCODE, "serve"),
+        cwd=place.work,
+        env=place.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_RUN_SECONDS), httpx2.AsyncClient(timeout=None, trust_env=False) as http:
+            words: list[str] = []
+            while "listening" not in words:
+                line = await process.stdout.readline()
+                assert line, f"opencode serves nothing: {words}"
+                words = line.decode().split()
+            model = {"providerID": "cwm", "modelID": place.model}
+            answer = await http.post(f"{words[-1]}/session/{session}/summarize", json=model)
+            assert answer.status_code == 200, answer.text
+    finally:
+        process.terminate()
+        await process.wait()
+
+
 _QWEN: Final = (
-    "--auth-type", "openai", "--bare", "--approval-mode", "yolo", "--chat-recording", "--core-tools", "read_file",
-    "--system-prompt", "Be brief.",
+    "--auth-type", "openai", "--approval-mode", "yolo", "--chat-recording", "--system-prompt", "Be brief.",
 )  # fmt: skip
+_QWEN_BARE: Final = ("--bare", "--core-tools", "read_file")
+_QWEN_WHOLE: Final = ("--core-tools", "agent,read_file")
 
 
 def _qwen(*more: str) -> Callable[[Place], Sequence[str]]:
     return lambda _: _script("qwen", *_QWEN, *more, "-p")
 
 
+def _prepare_qwen(place: Place) -> None:
+    """Without its memory, which makes its prompts four times as long."""
+    folder = place.home / ".qwen"
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps({"memory": {"enableManagedAutoMemory": False}}))
+
+
 def _continue(*more: str) -> Callable[[Place], Sequence[str]]:
     return lambda place: _script("cn", "--config", str(place.home / "config.yaml"), "--auto", *more, "-p")
+
+
+def _continue_again(place: Place, conversation: str) -> Sequence[str]:
+    """It resumes what was used last, and only its picker chooses another."""
+    (_continue_sessions(place) / f"{conversation}.json").touch()
+    return _continue("--resume")(place)
+
+
+def _continue_sessions(place: Place) -> Path:
+    return place.home / ".continue" / "sessions"
+
+
+def _continue_id(place: Place, _: str) -> str:
+    (file,) = _continue_sessions(place).glob("*-*.json")
+    return file.stem
 
 
 def _prepare_continue(place: Place) -> None:
@@ -185,11 +245,13 @@ AGENTS: Final = (
         _opencode("--continue"),
         _prepare_opencode,
         lambda place: Tool("read", {"filePath": place.notes}),
+        again=lambda place, conversation: _opencode("--session", conversation)(place),
+        fork=lambda place, conversation: _opencode("--session", conversation, "--fork")(place),
     ),
     Agent(
         "qwen-code",
-        _qwen(),
-        _qwen("--continue"),
+        _qwen(*_QWEN_BARE),
+        _qwen(*_QWEN_BARE, "--continue"),
         lambda _: None,
         lambda place: Tool("read_file", {"file_path": place.notes}),
         lambda place: {
@@ -204,6 +266,9 @@ AGENTS: Final = (
         _continue("--resume"),
         _prepare_continue,
         lambda place: Tool("Read", {"filepath": place.notes}),
+        again=_continue_again,
+        fork=lambda place, conversation: _continue("--fork", conversation)(place),
+        id_of=_continue_id,
     ),
     Agent(
         "codex",
@@ -211,6 +276,8 @@ AGENTS: Final = (
         _codex("resume", "--last"),
         prepare_codex,
         lambda place: Tool("exec_command", {"cmd": f"cat {place.notes}"}),
+        again=lambda place, conversation: _codex("resume", conversation)(place),
+        fork=lambda place, conversation: _codex("fork", conversation)(place),
     ),
     Agent(
         "aider",
@@ -225,3 +292,24 @@ AGENTS: Final = (
         },
     ),
 )
+
+TASK: Final = "Which code is in the notes?"
+_OPENCODE_AGENT, _QWEN_AGENT, _, _CODEX_AGENT, _ = AGENTS
+# Of Continue's, a run without a terminal says "No active session found"; aider has none.
+SUB_AGENTS: Final = (
+    (
+        _OPENCODE_AGENT,
+        Tool("task", {"description": "Read the notes", "prompt": TASK, "subagent_type": "general"}),
+    ),
+    (
+        replace(
+            _QWEN_AGENT,
+            begin=_qwen(*_QWEN_WHOLE),
+            resume=_qwen(*_QWEN_WHOLE, "--continue"),
+            prepare=_prepare_qwen,
+        ),
+        Tool("agent", {"description": "Read the notes", "prompt": TASK, "subagent_type": "general-purpose"}),
+    ),
+    (_CODEX_AGENT, Tool("spawn_agent", {"message": TASK})),
+)
+"""Agents that have sub-agents, and the tool that gives one its task."""

@@ -115,7 +115,8 @@ class Proxy:
 
     def _bounded(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
         tool, limit = self.tool, ANSWER_TOKENS
-        definitions = [each.get("function", each) for each in fields.get("tools") or ()]
+        offered = [inner for each in fields.get("tools") or () for inner in each.get("tools") or (each,)]
+        definitions = [each.get("function", each) for each in offered]
         own = [each for each in definitions if tool is not None and each.get("name") == tool.name]
         for definition in own:
             assert tool is not None

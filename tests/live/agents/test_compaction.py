@@ -1,4 +1,4 @@
-"""A conversation that a real Codex compacts: what its summary lost is named, recalled word for word, and gone back to."""
+"""Conversations that a real Codex and a real opencode compact: what a summary lost is named, recalled word for word, and gone back to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.live.agents.programs import AGENTS, place, prepare_codex
+from tests.live.agents.programs import AGENTS, place, prepare_codex, summarize
 from tests.live.agents.proxy import proxied
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
@@ -78,3 +78,30 @@ async def test_what_a_codex_forgot_is_named_recalled_and_gone_back_to(
         again = await own.tool("turn_show", turn=answer.headers["cwm-turn"], include_tokens=True)
         assert again["turn"]["parent"] == before.turn
         assert again["token_ids"][: len(whole["token_ids"])] == whole["token_ids"]
+
+
+async def test_an_opencode_goes_on_from_its_summary_in_the_same_session(
+    gateway: LiveGateway, tmp_path: Path
+) -> None:
+    opencode = next(agent for agent in AGENTS if agent.name == "opencode")
+    async with proxied(gateway.url) as proxy, talk(gateway.url, gateway.model) as own:
+        here = place(tmp_path, proxy.url, gateway.model)
+        opencode.prepare(here)
+        await opencode.says(here, "Which ports do the services have?", resumed=False)
+        before = next(each for each in proxy.passed if each.has_tools)
+        session = str(before.session)
+        await summarize(here, session)
+        summary = proxy.passed[-1]
+        await opencode.says(here, "Go on, please.", resumed=True)
+        after = proxy.passed[-1]
+        assert {(each.session, each.status) for each in proxy.passed} == {(session, 200)}
+
+        answer = await own.tool("turn_log", session_id=session)
+        log = {turn["id"]: turn for turn in answer["turns"]}
+        assert answer["current_turn"] == after.turn
+        assert log[str(after.turn)]["compacts"] == before.turn
+        assert log[str(summary.turn)]["line"] == "side"
+        number = log[str(before.turn)]["number"]
+        assert {tag["tag"]: tag["turn"] for tag in answer["tags"]} == {
+            f"{session}.before-compaction-{number}": before.turn
+        }
