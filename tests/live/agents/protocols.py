@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -23,13 +23,14 @@ _PARAMETERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """``tool``: one is offered and has to be called."""
+    """``tool``: one is offered and has to be called. ``endless``: the answer goes on to its limit where that can be asked for."""
 
     messages: Sequence[Mapping[str, Any]]
     max_tokens: int = 24
     stop: tuple[str, ...] = ()
     tool: bool = False
     stream: bool = False
+    endless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Protocol:
             "temperature": 0,
             "stream": question.stream,
         }
+        if question.endless and self is not MESSAGES:
+            # Anthropic's API has no such field.
+            body["ignore_eos"] = True
         if question.stop:
             body[self.stop] = [*question.stop]
         if question.tool:
@@ -108,9 +112,7 @@ async def recorded(agent: Talk, **of: str) -> tuple[list[int], list[int]]:
 
 async def computed(engine: LiveEngine, prompt: Sequence[int], question: Question) -> list[int]:
     """The ids of the engine's own answer to ``prompt``, with nothing stored."""
-    body = CHAT.body(
-        engine.model_name, Question(question.messages, question.max_tokens, question.stop, question.tool)
-    )
+    body = CHAT.body(engine.model_name, replace(question, stream=False))
     body |= {
         "cache_salt": uuid4().hex,
         "kv_transfer_params": {"prompt_token_ids": [*prompt]},

@@ -147,7 +147,7 @@ class Leaver:
         loop = asyncio.get_running_loop()
         begun, first, pieces = loop.time(), 0.0, 0
         self.asked += 1
-        body = self._protocol.body(self._agent.model, question) | {"ignore_eos": True}
+        body = self._protocol.body(self._agent.model, question)
         async with (
             httpx2.AsyncClient(base_url=self._agent.url, timeout=300, trust_env=False) as http,
             http.stream(
@@ -167,16 +167,25 @@ class Leaver:
         """The turns of its session, the newest first, when none is in flight any more."""
         async with asyncio.timeout(120):
             while True:
-                log = await self._agent.tool("turn_log", session_id=self.session, limit=200)
-                if all(turn["state"] == "ended" for turn in log["turns"]):
-                    return list(log["turns"])
+                turns = await self._log()
+                if all(turn["state"] == "ended" for turn in turns):
+                    return turns
                 await asyncio.sleep(0.1)
+
+    async def _log(self) -> list[dict[str, Any]]:
+        turns: list[dict[str, Any]] = []
+        more: dict[str, Any] = {"next_before": None}
+        while "next_before" in more:
+            before = {} if more["next_before"] is None else {"before": more["next_before"]}
+            more = await self._agent.tool("turn_log", session_id=self.session, limit=20, **before)
+            turns += more["turns"]
+        return turns
 
 
 def long(text: str) -> Question:
     """A prompt whose prefill takes a while, and that begins like no other."""
-    rooms = " ".join(f"Room {number} is empty." for number in range(70))
-    return Question((user(f"{text} {rooms}"),), max_tokens=40, stream=True)
+    rooms = " ".join(f"Room {number} is empty." for number in range(40))
+    return Question((user(f"{text} {rooms}"),), max_tokens=40, stream=True, endless=True)
 
 
 @each_protocol
@@ -201,7 +210,9 @@ async def test_a_client_may_leave_at_any_moment_a_hundred_times(
 
     before = len(await leaver.turns())
     for number in range(MOMENTS):
-        await leaver.asks(Question((user(f"Count from {number}."),), max_tokens=60, stream=True), number + 1)
+        await leaver.asks(
+            Question((user(f"Count from {number}."),), max_tokens=60, stream=True, endless=True), number + 1
+        )
 
     turns = await leaver.turns()
     assert leaver.asked > 100
@@ -214,7 +225,7 @@ async def test_a_client_may_leave_at_any_moment_a_hundred_times(
         said = [message for message in shown["messages"] if message["role"] == "user"]
         prompt, ids = await recorded(agent, turn=turn["id"])
         assert prompt == await rendered(engine, protocol, Question(said))
-        assert ids == await computed(engine, prompt, Question(said, len(ids)))
+        assert ids == await computed(engine, prompt, Question(said, len(ids), endless=True))
 
 
 async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_every_conversation_goes_on(
@@ -235,7 +246,7 @@ async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_ev
         return dict(await agent.tool("turn_show", session_id=session))
 
     async def listens(protocol: Protocol) -> list[str]:
-        body = protocol.body(agent.model, counting[protocol.name]) | {"ignore_eos": True}
+        body = protocol.body(agent.model, counting[protocol.name])
         headers = {"CWM-Session-Id": sessions[protocol.name]}
         lines = []
         async with agent.http.stream(
@@ -251,7 +262,7 @@ async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_ev
         session = sessions[protocol.name]
         shown = await asks(protocol, Question((opening,), max_tokens=8))
         said = (opening, shown["messages"][-1], user("Count to one thousand."))
-        counting[protocol.name] = Question(said, max_tokens=2000, stream=True)
+        counting[protocol.name] = Question(said, max_tokens=2000, stream=True, endless=True)
         window = await agent.tool("window_freeze", session_id=session, window_name=session, keep_session=True)
         windows[protocol.name] = window["token_count"]
 
@@ -273,7 +284,7 @@ async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_ev
         prompt, ids = await recorded(agent, session_id=session)
         assert prompt == await rendered(engine, protocol, question)
         assert ids
-        assert ids == await computed(engine, prompt, Question(question.messages, len(ids)))
+        assert ids == await computed(engine, prompt, Question(question.messages, len(ids), endless=True))
         shown = await agent.tool("turn_show", session_id=session)
         after = await asks(
             protocol, Question((*question.messages, shown["messages"][-1], user("Go on.")), max_tokens=4)

@@ -82,9 +82,7 @@ async def test_a_client_that_leaves_leaves_the_ids_that_were_computed(
     engine: LiveEngine, agent: Talk, protocol: Protocol, *, stream: bool
 ) -> None:
     session = f"left-{uuid4().hex[:10]}"
-    body = protocol.body(agent.model, Question(LONG.messages, LONG.max_tokens, stream=stream)) | {
-        "ignore_eos": True
-    }
+    body = protocol.body(agent.model, Question(LONG.messages, LONG.max_tokens, stream=stream, endless=True))
     async with httpx2.AsyncClient(base_url=agent.url, timeout=300, trust_env=False) as http:
         if stream:
             async with http.stream("POST", protocol.path, json=body, headers=in_session(session)) as answer:
@@ -104,7 +102,7 @@ async def test_a_client_that_leaves_leaves_the_ids_that_were_computed(
     prompt, ids = await recorded(agent, session_id=session)
     assert prompt == await rendered(engine, protocol, LONG)
     assert 0 < len(ids) < LONG.max_tokens
-    assert ids == await computed(engine, prompt, Question(LONG.messages, len(ids)))
+    assert ids == await computed(engine, prompt, Question(LONG.messages, len(ids), endless=True))
 
 
 async def generating(engine: LiveEngine) -> None:
