@@ -77,12 +77,15 @@ async def _open(
     own: Agent, client: AgentClient, conversation: Conversation, report: Callable[[str], None]
 ) -> Opening:
     report(f"a conversation of {client.name}, frozen")
-    asked = await _ask(own, client, conversation, str(uuid4()))
-    await own.tool("window_freeze", session_id=asked.session, window_name=client.name, keep_session=True)
-    shown = await own.tool("turn_show", turn=asked.turn)
-    answer = shown["messages"][-1].get("content") or ""
+    exchange = await _ask(own, client, conversation, str(uuid4()))
+    await own.tool("window_freeze", session_id=exchange.session, window_name=client.name, keep_session=True)
+    transcript = await own.tool("turn_show", turn=exchange.turn)
+    answer = transcript["messages"][-1].get("content") or ""
     return Opening(
-        client, asked.session, conversation.goes_on(answer, "Good. What would you change?"), asked.whole_ms
+        client,
+        exchange.session,
+        conversation.goes_on(answer, "Good. What would you change?"),
+        exchange.whole_ms,
     )
 
 
@@ -90,17 +93,17 @@ async def _resume(own: Agent, opening: Opening, report: Callable[[str], None]) -
     client = opening.client
     report(f"{client.name} goes on")
     thawed, thaw_ms = await own.timed_tool("window_thaw", window_name=client.name, as_session=opening.session)
-    asked = await _ask(own, client, opening.conversation, opening.session)
-    if thawed["partial"] or asked.session != opening.session:
-        raise RuntimeError(f"{client.name} went on in {asked.session}, not in {opening.session}: {thawed}")
-    turn = (await own.tool("turn_show", turn=asked.turn))["turn"]
+    exchange = await _ask(own, client, opening.conversation, opening.session)
+    if thawed["partial"] or exchange.session != opening.session:
+        raise RuntimeError(f"{client.name} went on in {exchange.session}, not in {opening.session}: {thawed}")
+    turn = (await own.tool("turn_show", turn=exchange.turn))["turn"]
     return Resumed(
         client.name,
         turn["prompt_tokens"],
         turn["cached_tokens"],
         thawed["receipt"]["tokens_recomputed"],
         thaw_ms,
-        asked.whole_ms,
+        exchange.whole_ms,
         opening.whole_ms,
     )
 

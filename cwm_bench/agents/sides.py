@@ -100,7 +100,7 @@ async def sides(
     async with AsyncExitStack() as opened:
         variables = {**engine_variables(stack, folder), **QUIET}
         served = await opened.enter_async_context(gateway(variables, folder / "gateway.log"))
-        found = [Side(VLLM, stack.vllm_url), Side(CWM, served.url)]
+        sides = [Side(VLLM, stack.vllm_url), Side(CWM, served.url)]
         if program := litellm_program(litellm):
             report(f"starting {program}")
             try:
@@ -108,8 +108,8 @@ async def sides(
             except (RuntimeError, TimeoutError) as error:
                 report(f"LiteLLM's proxy does not start, so it is left out: {str(error) or 'no answer'}")
             else:
-                found.append(beside)
-        yield [*found, Side(AGAIN, stack.vllm_url)]
+                sides.append(beside)
+        yield [*sides, Side(AGAIN, stack.vllm_url)]
 
 
 def litellm_program(named: Path | None) -> Path | None:
@@ -117,8 +117,8 @@ def litellm_program(named: Path | None) -> Path | None:
     if named is not None:
         return named
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    found = shutil.which("litellm", path=places)
-    return Path(found) if found else None
+    program = shutil.which("litellm", path=places)
+    return Path(program) if program else None
 
 
 def in_turns(sides: Sequence[Side], number: int) -> Sequence[Side]:

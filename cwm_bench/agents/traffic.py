@@ -51,11 +51,11 @@ async def _first_bytes(
     sessions = {side.name: str(uuid4()) for side in sides}
     for number in range(-2, _ROUNDS):
         for side in in_turns(sides, number):
-            asked = await ask(
+            exchange = await ask(
                 http, side, client, _new(conversation), model, sessions[side.name], _ANSWER_TOKENS
             )
             if number >= 0:
-                times[side.name].append(asked.first_ms)
+                times[side.name].append(exchange.first_ms)
     return times
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.divergence import divergence
 from cwm.domain.messages import message_of
 from cwm.domain.principal import Principal
+from cwm.domain.session import Session
 from cwm.domain.turn import Profile
 from cwm.services.turns.placement import Said
 from cwm.services.turns.turns import Answered, Turns
@@ -46,6 +48,18 @@ async def stocked(sqlite_url: str, tmp_path: Path) -> AsyncIterator[tuple[str, l
     await database.dispose()
     with serving(tmp_path) as (url, _):
         yield url, ids
+
+
+@asynccontextmanager
+async def recording(sqlite_url: str, session_id: str) -> AsyncIterator[tuple[Turns, Session]]:
+    """A new session in the registry of a gateway that runs already: it would end one that was last used long ago."""
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
+    now = SystemClock().now()
+    session = a_session(session_id, "default", created_at=now, updated_at=now)
+    turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
+    yield turns, await registry.add_session(session, ())
+    await database.dispose()
 
 
 async def test_the_turns_of_a_session_are_listed_and_shown(
@@ -97,21 +111,16 @@ async def test_a_clients_habit_is_named_with_the_clients_own_switch_against_it(
     stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
 ) -> None:
     url, _ = stocked
-    database = open_database(sqlite_url)
-    registry = SqlRegistry(database)
-    turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
-    now = SystemClock().now()
-    session = await registry.add_session(a_session("habits", "default", created_at=now, updated_at=now), ())
     line: list[str] = []
-    for number in range(2):
-        block = f"x-anthropic-billing-header: cc_version=2.1.{number}; cch=0000{number};"
-        said = [message_of({"role": "system", "content": block})]
-        diverged = divergence(said, Profile(), line, Profile())
-        with turns.begin(Principal("default", "ann"), "habits") as turn:
-            await turn.ask(session, Said(said, diverged=diverged))
-            await turn.record(Answered((number, 7, 8), 1))
-        line = [message.digest for message in said]
-    await database.dispose()
+    async with recording(sqlite_url, "habits") as (turns, session):
+        for number in range(2):
+            block = f"x-anthropic-billing-header: cc_version=2.1.{number}; cch=0000{number};"
+            said = [message_of({"role": "system", "content": block})]
+            diverged = divergence(said, Profile(), line, Profile())
+            with turns.begin(Principal("default", "ann"), "habits") as turn:
+                await turn.ask(session, Said(said, diverged=diverged))
+                await turn.record(Answered((number, 7, 8), 1))
+            line = [message.digest for message in said]
     log = cwm(tmp_path, "turns", "log", "habits", "--url", url, COLUMNS="300").stdout
     assert "2 left at message 0 (system_text, billing_block):" in log
     assert "2: CLAUDE_CODE_ATTRIBUTION_HEADER=0 switches that off in the client." in log
@@ -124,19 +133,13 @@ async def test_what_a_summary_left_out_is_listed_with_the_way_back(
     stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
 ) -> None:
     url, _ = stocked
-    database = open_database(sqlite_url)
-    registry = SqlRegistry(database)
-    turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
-    # The gateway runs already: it would end a session that was last used long ago.
-    now = SystemClock().now()
-    session = await registry.add_session(a_session("c", "default", created_at=now, updated_at=now), ())
-    for number, text in enumerate(("The port is 8731.", "A summary.")):
-        with turns.begin(Principal("default", "ann"), "c") as turn:
-            said = [message_of({"role": "user", "content": text})]
-            await turn.ask(session, Said(said, compactions=number))
-            await turn.record(Answered((number, 7, 8), 1))
-            await turn.tag_compacted()
-    await database.dispose()
+    async with recording(sqlite_url, "c") as (turns, session):
+        for number, text in enumerate(("The port is 8731.", "A summary.")):
+            with turns.begin(Principal("default", "ann"), "c") as turn:
+                said = [message_of({"role": "user", "content": text})]
+                await turn.ask(session, Said(said, compactions=number))
+                await turn.record(Answered((number, 7, 8), 1))
+                await turn.tag_compacted()
     listed = cwm(tmp_path, "turns", "left-out", "c", "--url", url).stdout
     assert "8731" in listed
     assert listed.endswith("go back with `cwm turns revert tag:c.before-compaction-1`.\n")

@@ -166,14 +166,14 @@ class StoredConversations:
 
 def _new(items: Sequence[Item], others: Sequence[Item]) -> list[Item]:
     """The items, each with an id of its own."""
-    taken, new = {item["id"] for item in others}, [*map(named, items)]
+    ids, new = {item["id"] for item in others}, [*map(named, items)]
     for item in new:
-        if item["id"] in taken:
+        if item["id"] in ids:
             raise InvalidParameterError(
                 f"Duplicate item found with id {item['id']}. Remove duplicate items from your input and try again.",
                 field="input",
             )
-        taken.add(item["id"])
+        ids.add(item["id"])
     return new
 
 

@@ -56,8 +56,8 @@ class Responses:
                 )
             before = [item for response in line for item in (*response.items, *response.output)]
             session_id = line[-1].session_id
-        asked = [item_id for item_id in ask.references if is_id(item_id)]
-        known = await self.records.items(principal.tenant, principal.subject, asked)
+        references = [item_id for item_id in ask.references if is_id(item_id)]
+        known = await self.records.items(principal.tenant, principal.subject, references)
         for item_id in ask.references:
             if item_id not in known:
                 raise ResponseNotFoundError(f"Item with id '{item_id[:128]}' not found.", field="input")
@@ -72,7 +72,7 @@ class Responses:
         turn_id: str | None,
     ) -> None:
         """Keep a response with the turn that it was recorded as, if any, and add it to its conversation."""
-        previous, items, conversation, kept = ask.previous, ask.items, None, False
+        previous, items, conversation, is_kept = ask.previous, ask.items, None, False
         if ask.conversation is not None:
             whose = (principal.tenant, principal.subject, ask.conversation)
             conversation = await self.conversations.records.conversation(*whose)
@@ -80,7 +80,7 @@ class Responses:
             if previous is None:
                 items = [*await self.conversations.records.items(*whose), *ask.items]
         if ask.stored and session_id is not None and turn_id is not None:
-            kept = await self.records.keep(
+            is_kept = await self.records.keep(
                 StoredResponse(
                     principal.tenant,
                     ask.id,
@@ -97,7 +97,7 @@ class Responses:
             return
         if content.get("status") != "failed":
             said = [*ask.items, *(content.get("output") or ())]
-            await self.conversations.append(conversation, said, session_id, ask.id if kept else None)
+            await self.conversations.append(conversation, said, session_id, ask.id if is_kept else None)
         await self.conversations.let_go(principal, conversation.id, ask.id)
 
     async def response(self, principal: Principal, response_id: str) -> StoredResponse:

@@ -151,8 +151,8 @@ class Admission:
         if ask is not None and not ask.stored and self.conversations.policies.unstored is Capture.OFF:
             return False
         names = (incoming.session_id, incoming.conversation, incoming.follows)
-        named = any(names) or (ask is not None and (ask.stored or ask.conversation is not None))
-        return bool(named) or (policy is Capture.ALL and request.operation == "chat")
+        is_named = any(names) or (ask is not None and (ask.stored or ask.conversation is not None))
+        return bool(is_named) or (policy is Capture.ALL and request.operation == "chat")
 
     async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:
         identity = await self._served(request.model)

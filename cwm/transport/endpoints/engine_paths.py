@@ -183,18 +183,18 @@ def _turn(summary: str, request: str) -> Shape:
 
 
 def _streamed(shape: str) -> Shape:
-    answered = answer("the engine's answer, unchanged", one_of(shape))
+    success = answer("the engine's answer, unchanged", one_of(shape))
     # Each event is data: {…}.
-    answered["content"]["text/event-stream"] = {"schema": {}}
-    return answered
+    success["content"]["text/event-stream"] = {"schema": {}}
+    return success
 
 
 def _ok(meaning: str, shape: str, *statuses: int) -> Shape:
     return {"200": answer(meaning, one_of(shape)), **refusals(*statuses)}
 
 
-def _anthropic(name: str, summary: str, request: str, answered: Shape, *parameters: Shape) -> Shape:
-    answers = {"200": answered, **refusals(*_TURN, 529, shape="AnthropicRefused")}
+def _anthropic(name: str, summary: str, request: str, success: Shape, *parameters: Shape) -> Shape:
+    answers = {"200": success, **refusals(*_TURN, 529, shape="AnthropicRefused")}
     return {"post": operation(name, summary, answers, *parameters, requestBody=body(request))}
 
 

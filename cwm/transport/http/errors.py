@@ -87,8 +87,8 @@ def error_event(error: CwmError, path: str = "") -> bytes:
     """The error as the last event of a stream that cannot continue."""
     if path.startswith(_RESPONSES):
         body = json.loads(error_body(error, path))
-        told = {name: body["error"][name] for name in ("code", "message", "param")}
-        event = {"type": "error", **told, "sequence_number": 0, **body}
+        fields = {name: body["error"][name] for name in ("code", "message", "param")}
+        event = {"type": "error", **fields, "sequence_number": 0, **body}
         return b"event: error\ndata: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
     name = b"event: error\n" if is_anthropic(path) else b""
     return name + b"data: " + error_body(error, path) + b"\n\n"

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine, running
+from tests.live.talk import Talk, talk
 
 
 @pytest.fixture(scope="package")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
     with running(tmp_path_factory.mktemp("smollm2"), "smollm2-135m") as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
+    """One for each file, which finds none of the others' sessions."""
+    with served(engine, tmp_path_factory.mktemp("gateway") / "cwm.db", "acme") as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
+    async with talk(gateway.url, gateway.model) as client:
+        yield client

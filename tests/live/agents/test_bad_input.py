@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 from uuid import uuid4
 
@@ -21,9 +21,8 @@ from tests.live.agents.protocols import (
     rendered,
     user,
 )
-from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
-from tests.live.talk import Talk, talk
+from tests.live.talk import Talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
 
@@ -31,18 +30,6 @@ BLOCK: Final = 64
 MOMENTS: Final = 34
 GOOD: Final = Question((user("Say hello."),), max_tokens=4)
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
-
-
-@pytest.fixture(scope="module")
-def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with served(engine, tmp_path_factory.mktemp("gateway") / "cwm.db", "acme") as gateway:
-        yield gateway
-
-
-@pytest.fixture
-async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
-    async with talk(gateway.url, gateway.model) as client:
-        yield client
 
 
 def bad(protocol: Protocol, model: str) -> dict[str, bytes]:

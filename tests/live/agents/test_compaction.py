@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,8 +9,7 @@ import pytest
 
 from tests.live.agents.programs import AGENTS, place, prepare_codex, summarize
 from tests.live.agents.proxy import proxied
-from tests.live.conftest import LiveGateway, served
-from tests.live.engine import LiveEngine
+from tests.live.conftest import LiveGateway
 from tests.live.talk import talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
@@ -21,12 +19,6 @@ PLANTED: Final = [f"{48213 + 37 * number}" for number in range(30)]
 ANSWER: Final = "The ports of the services are " + ", ".join(PLANTED) + ". That is all."
 # Above Codex's own instructions, below them with the answer.
 LIMIT: Final = ("model_auto_compact_token_limit = 4550", "model_context_window = 8192")
-
-
-@pytest.fixture(scope="module")
-def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with served(engine, tmp_path_factory.mktemp("compaction") / "cwm.db", "acme") as gateway:
-        yield gateway
 
 
 async def test_what_a_codex_forgot_is_named_recalled_and_gone_back_to(

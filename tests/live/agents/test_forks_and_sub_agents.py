@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,8 +9,7 @@ import pytest
 
 from tests.live.agents.programs import AGENTS, SUB_AGENTS, TASK, Agent, place
 from tests.live.agents.proxy import Passed, Tool, proxied
-from tests.live.conftest import LiveGateway, served
-from tests.live.engine import LiveEngine
+from tests.live.conftest import LiveGateway
 from tests.live.talk import talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -20,12 +18,6 @@ QUESTIONS: Final = ("Please say a number.", "Is that number prime?")
 FORKED: Final = "Rather tell me a colour."
 BACK: Final = "And the next number?"
 NAMES_ITS_PARENT: Final = ("opencode", "codex")
-
-
-@pytest.fixture(scope="module")
-def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with served(engine, tmp_path_factory.mktemp("forks") / "cwm.db", "acme") as gateway:
-        yield gateway
 
 
 def questions(shown: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from tests.live.agents.frameworks import FRAMEWORKS
 from tests.live.agents.programs import HERE
 from tests.live.agents.proxy import Tool, proxied
-from tests.live.conftest import LiveGateway, served
-from tests.live.engine import LiveEngine
+from tests.live.conftest import LiveGateway
 from tests.live.talk import talk
 from tests.node import programs as node
 from tests.prepared import from_pypi
@@ -27,12 +25,6 @@ QUESTIONS: Final = (
     "Thank you. What else is there?",
 )
 _SECONDS: Final = 300
-
-
-@pytest.fixture(scope="module")
-def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with served(engine, tmp_path_factory.mktemp("frameworks") / "cwm.db", "acme") as gateway:
-        yield gateway
 
 
 async def conversation(name: str, url: str, model: str) -> node.Ended:

@@ -15,7 +15,7 @@ import yaml
 from tests.live.agents.protocols import MESSAGES, Question, recorded, rendered
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
-from tests.live.talk import Talk, talk
+from tests.live.talk import Talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
@@ -46,12 +46,6 @@ def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Ite
     config.write_text(yaml.safe_dump({"models": {"aliases": {"claude-*": engine.model_name}}}))
     with served(engine, folder / "cwm.db", "acme", CWM_CONFIG=str(config)) as gateway:
         yield gateway
-
-
-@pytest.fixture
-async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
-    async with talk(gateway.url, gateway.model) as client:
-        yield client
 
 
 @pytest.fixture

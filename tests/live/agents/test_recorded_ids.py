@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
 import httpx2
@@ -18,9 +17,8 @@ from tests.live.agents.protocols import (
     rendered,
     user,
 )
-from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
-from tests.live.talk import Talk, talk
+from tests.live.talk import Talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
@@ -37,18 +35,6 @@ LONG = Question((user("Count to one thousand, one number after the other."),), m
 
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-
-
-@pytest.fixture(scope="module")
-def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with served(engine, tmp_path_factory.mktemp("gateway") / "cwm.db", "acme") as gateway:
-        yield gateway
-
-
-@pytest.fixture
-async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
-    async with talk(gateway.url, gateway.model) as client:
-        yield client
 
 
 def in_session(session: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
-from tests.live.talk import Talk, talk
+from tests.live.talk import Talk
 
 pytestmark = pytest.mark.live
 
@@ -27,18 +27,6 @@ TOOL: Final[Any] = {
         "additionalProperties": False,
     },
 }
-
-
-@pytest.fixture(scope="module")
-def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with served(engine, tmp_path_factory.mktemp("gateway") / "cwm.db", "acme") as gateway:
-        yield gateway
-
-
-@pytest.fixture
-async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
-    async with talk(gateway.url, gateway.model) as client:
-        yield client
 
 
 def sdk_of(gateway: LiveGateway) -> openai.AsyncOpenAI:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -14,9 +14,9 @@ import pytest
 
 from cwm import shipped
 from cwm.stack.environment import Pins, prepare_environment
-from tests.live.conftest import LiveGateway, served
+from tests.live.conftest import LiveGateway
 from tests.live.engine import LiveEngine, engine_home
-from tests.live.talk import Talk, talk
+from tests.live.talk import Talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
@@ -41,18 +41,6 @@ TOOL = {
     },
 }
 FORCED: Any = {"type": "function", "function": {"name": "open_door"}}
-
-
-@pytest.fixture(scope="module")
-def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with served(engine, tmp_path_factory.mktemp("gateway") / "cwm.db", "acme") as gateway:
-        yield gateway
-
-
-@pytest.fixture
-async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
-    async with talk(gateway.url, gateway.model) as client:
-        yield client
 
 
 @asynccontextmanager

@@ -118,8 +118,8 @@ class EngineIds:
 
     def _whole(self, content: bytes) -> bytes:
         # Behind the beginning a model may write the same.
-        told = content.startswith(_AT_BEGINNING)
-        prompt, rest = self._prompts.take(self._session, content) if told else (None, content)
+        has_ids = content.startswith(_AT_BEGINNING)
+        prompt, rest = self._prompts.take(self._session, content) if has_ids else (None, content)
         beginning = _IN_BODY.match(rest) if prompt is not None else None
         if beginning is not None:
             self._take(prompt, from_json(beginning[1]) if beginning[1] else None)

@@ -132,15 +132,15 @@ class ResponsesRequest(RequestBody):
     def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:
         return answer.response() if isinstance(answer, ResponseIds) else None
 
-    def _told(self) -> Mapping[str, Any]:
+    def _fields(self) -> Mapping[str, Any]:
         """Fields of the response that the engine does not know, or by another name."""
         ask = self.response
-        told = {
+        fields = {
             "model": self.served and self.model,
             "previous_response_id": ask.previous,
             "conversation": ask.conversation and {"id": ask.conversation},
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     @cached_property
     def _messages(self) -> tuple[Message, ...]:
@@ -178,7 +178,7 @@ class ResponsesRequest(RequestBody):
         if status != HTTPStatus.OK:
             return Refusal("input")
         return ResponseIds(
-            ResponsesReader(self._told()),
+            ResponsesReader(self._fields()),
             streamed=streamed,
             max_bytes=self.max_answer_bytes,
             named=as_it_is,

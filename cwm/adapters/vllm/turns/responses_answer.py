@@ -21,10 +21,10 @@ _DELTAS: Final = {
 
 
 class ResponsesReader:
-    """An :class:`cwm.adapters.vllm.turns.engine_ids.AnswerReader`. ``told`` are fields of the response that the engine does not know."""
+    """An :class:`cwm.adapters.vllm.turns.engine_ids.AnswerReader`. ``fields`` are fields of the response that the engine does not know."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self._told = told
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
         self.ended = False
         self._items: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}
@@ -33,8 +33,8 @@ class ResponsesReader:
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
         kind = event.get("type")
         if kind is None:
-            self.response = {**event, **self._told}
-            return self.response if self._told else None
+            self.response = {**event, **self._fields}
+            return self.response if self._fields else None
         index = event.get("output_index")
         if kind in {"response.output_item.added", "response.output_item.done"}:
             if isinstance(item := event.get("item"), dict) and isinstance(index, int):
@@ -45,9 +45,9 @@ class ResponsesReader:
                 self._pieces.setdefault(index, []).append(delta)
         elif kind in _ENDS:
             self.ended = True
-            self.response = event.get("response") and {**event["response"], **self._told}
-        if self._told and isinstance(event.get("response"), dict):
-            return {**event, "response": {**event["response"], **self._told}}
+            self.response = event.get("response") and {**event["response"], **self._fields}
+        if self._fields and isinstance(event.get("response"), dict):
+            return {**event, "response": {**event["response"], **self._fields}}
         return None
 
     def message(self) -> Mapping[str, Any] | None:
