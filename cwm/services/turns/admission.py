@@ -8,7 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from cwm.domain.conversation import Capture, ClientConversation, cache_key_of, chained, chains, is_for
+from cwm.domain.conversation import (
+    Capture,
+    ClientConversation,
+    asks_for_summary,
+    cache_key_of,
+    chained,
+    chains,
+    is_for,
+)
 from cwm.domain.divergence import Divergence, Habit, divergence
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
@@ -209,7 +217,9 @@ class Admission:
         _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
         await self._note_special_tokens(principal, session, request)
         conversation = incoming.conversation
-        apart = _apart(incoming.branch) or (conversation is not None and conversation.aside)
+        apart = _apart(incoming.branch) or (
+            conversation is not None and (conversation.aside or asks_for_summary(messages))
+        )
         if source is not None:
             said = Said(
                 messages, source.turn.profile, whole=False, apart=apart, chain=_after(source, messages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Final
 
 from cwm.domain.divergence import Divergence
@@ -44,6 +45,15 @@ class Said:
         return frozenset(
             message.digest for message in self.messages if message.content.get("role") == "assistant"
         )
+
+    def replaces_beginning(self, line: Sequence[str]) -> bool:
+        """Whether a message that the ``line`` does not have, a summary, stands where its first messages did, before its last answers."""
+        kept = self.answers.intersection(line)
+        before = [*takewhile(lambda message: message.digest not in kept, self.messages)]
+        opening = next((each.digest for each in before if each.content.get("role") == "user"), None)
+        if opening is None or opening in line or len(before) == len(self.messages):
+            return False
+        return len(before) < line.index(self.messages[len(before)].digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,9 @@ class Placement:
         is_summary = (
             said.whole
             and not (said.apart or continues)
-            and compacts(turn, current, extends=extends, carries=carries)
+            and compacts(
+                turn, current, extends=extends, carries=carries and not said.replaces_beginning(line)
+            )
         )
         request_digests = tuple(message.digest for message in said.messages)
         return Parentage(

@@ -37,6 +37,17 @@ async def test_a_turn_that_goes_on_from_a_summary_says_from_what_and_what_is_gon
         await compactions.left_out(ANN, TurnSource(turn_id=before.id))
 
 
+async def test_a_summary_with_the_last_answers_behind_it_is_one(cwm: Gateway) -> None:
+    await cwm.open_session(ANN, "s1")
+    said = [user("Ports?"), assistant("8731."), user("On."), assistant("Gladly."), user("On, on.")]
+    before = await took(cwm, FIRST, messages=said, text="Done.")
+    summary = [user("Summary: ports."), assistant("Done."), user("Once more.")]
+    after = await took(cwm, SUMMARY, messages=summary, text="Yes.")
+    assert after.compacts == before.id
+    on = await took(cwm, (*SUMMARY, 7, 8), messages=[*summary, assistant("Yes."), user("On.")], text="So.")
+    assert (on.compacts, on.parent) == (None, after.id)
+
+
 async def test_a_compaction_is_undone_by_the_tag_of_the_turn_before_it(cwm: Gateway) -> None:
     history = History(cwm.registry, cwm.thaw.journal)
     await cwm.open_session(ANN, "s1")
@@ -86,6 +97,7 @@ async def test_the_tag_of_a_compaction_replaces_none_of_its_name_and_goes_with_i
     [
         ([*BEGINNING, user("On.")], AGENT),
         ([user("Edited."), BEGINNING[1], user("On.")], AGENT),
+        ([BEGINNING[1], user("On.")], AGENT),
         ([user("Another agent.")], Profile("another system text", "its tools")),
     ],
 )
