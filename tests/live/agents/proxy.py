@@ -1,7 +1,8 @@
 """What stands between an agent program and the gateway: it bounds answers, has one tool called, and keeps what passed.
 
-A model of 135M parameters calls no tool by itself and does not stop. So the answer of every request is cut, and one request gets a
-``tool_choice``; the tool's parameters are narrowed in all of them, so that the agent looks the same in each.
+A model of 135M parameters calls no tool by itself, does not stop, and may say nothing, which agents leave out or repeat. So it answers
+every request with a few words, and one request gets a ``tool_choice``; the tool's parameters are narrowed in all of them, so that the
+agent looks the same in each.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-ANSWER_TOKENS: Final = 24
+ANSWER_TOKENS: Final = 64
 CALL_TOKENS: Final = 160
+# Anthropic's API has no such field: there an answer ends at its limit, or at a mark.
+_FEW_WORDS: Final = {"regex": r"[A-Z][a-z]{2,7}( [a-z]{2,7}){1,4}\."}
+_MESSAGES: Final = "/v1/messages"
 _NOT_PASSED: Final = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
 )
@@ -73,14 +77,13 @@ class Passed:
 class Proxy:
     """``target`` is the gateway, which may move. ``tool`` is called by the next request that has it, if ``calls``.
 
-    ``answers``: what the model is made to say to the next requests. ``whole``: an answer of Responses ends with a sentence, because the OpenAI Agents SDK takes none that was cut.
+    ``answers``: what the model is made to say to the next requests.
     """
 
     target: str
     url: str = ""
     tool: Tool | None = None
     calls: bool = False
-    whole: bool = False
     answers: list[str] = field(default_factory=list)
     passed: list[Passed] = field(default_factory=list)
 
@@ -120,13 +123,13 @@ class Proxy:
         own = [each for each in definitions if tool is not None and each.get("name") == tool.name]
         for definition in own:
             assert tool is not None
-            definition["input_schema" if path == "/v1/messages" else "parameters"] = tool.schema
+            definition["input_schema" if path == _MESSAGES else "parameters"] = tool.schema
             definition["strict"] = True
         if own and self.calls:
             assert tool is not None
             self.calls, limit = False, CALL_TOKENS
             named: dict[str, Any] = {"type": "function", "name": tool.name}
-            if path == "/v1/messages":
+            if path == _MESSAGES:
                 named = {"type": "tool", "name": tool.name}
             elif path == "/v1/chat/completions":
                 named = {"type": "function", "function": {"name": tool.name}}
@@ -134,9 +137,9 @@ class Proxy:
         elif self.answers:
             text = self.answers.pop(0)
             limit, fields["structured_outputs"] = len(text), {"choice": [text]}
-        elif self.whole and path == "/v1/responses":
-            limit, fields["stop"] = CALL_TOKENS, [".", "?", ",", "\n"]
-        names = {"/v1/messages": "max_tokens", "/v1/responses": "max_output_tokens"}
+        elif path != _MESSAGES:
+            fields["structured_outputs"] = _FEW_WORDS
+        names = {_MESSAGES: "max_tokens", "/v1/responses": "max_output_tokens"}
         fields.pop("max_completion_tokens", None)
         return {**fields, names.get(path, "max_tokens"): limit}
 

@@ -44,7 +44,7 @@ async def test_a_conversation_with_a_tool_call_is_one_line_in_one_session(
     gateway: LiveGateway, name: str
 ) -> None:
     async with proxied(gateway.url) as proxy, talk(gateway.url, gateway.model) as own:
-        proxy.tool, proxy.calls, proxy.whole = Tool("read_notes", {"path": "notes.txt"}), True, True
+        proxy.tool, proxy.calls = Tool("read_notes", {"path": "notes.txt"}), True
         ended = await conversation(name, proxy.url, gateway.model)
         assert ended.status == 0, ended.told
         assert [each.status for each in proxy.passed] == [200] * (len(QUESTIONS) + 1)
