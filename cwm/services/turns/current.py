@@ -75,8 +75,9 @@ class Current:
 
     async def _look(self, session: Session) -> tuple[Turn | None, list[Turn], bool]:
         """The current turn, the newest turns, and whether one in flight may become current."""
-        current = await self.records.current_turn(session.tenant, session.id)
+        # In this order: a turn that ends between the two reads is the current one.
         turns = await self.records.turns(session.tenant, session.id, _RECENT)
+        current = await self.records.current_turn(session.tenant, session.id)
         for turn in turns:
             awaited = turn.state is TurnState.ASKED and may_become_current(turn, current)
             if awaited and not await self.replicas.gone(turn.holder):
