@@ -24,8 +24,7 @@ from starlette.routing import Route
 
 ANSWER_TOKENS: Final = 64
 CALL_TOKENS: Final = 160
-# Anthropic's API has no such field: there an answer ends at its limit, or at a mark.
-_FEW_WORDS: Final = {"regex": r"[A-Z][a-z]{2,7}( [a-z]{2,7}){1,4}\."}
+_FEW_WORDS: Final = r"[A-Z][a-z]{2,7}( [a-z]{2,7}){1,4}\."
 _MESSAGES: Final = "/v1/messages"
 _NOT_PASSED: Final = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
@@ -137,8 +136,11 @@ class Proxy:
         elif self.answers:
             text = self.answers.pop(0)
             limit, fields["structured_outputs"] = len(text), {"choice": [text]}
-        elif path != _MESSAGES:
-            fields["structured_outputs"] = _FEW_WORDS
+        elif path == _MESSAGES:
+            schema = {"type": "string", "pattern": f"^{_FEW_WORDS}$"}
+            fields["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+        else:
+            fields["structured_outputs"] = {"regex": _FEW_WORDS}
         names = {_MESSAGES: "max_tokens", "/v1/responses": "max_output_tokens"}
         fields.pop("max_completion_tokens", None)
         return {**fields, names.get(path, "max_tokens"): limit}
