@@ -27,8 +27,8 @@ DATES: Final = re.compile(
 )
 
 
-# Claude Code says so in a message of the user's; Codex does in a header, and others use a system text of their own.
-_SUMMARY_REQUEST: Final = "Your task is to create a detailed summary of "
+# Claude Code asks so in a message of the user's; Codex says so in a header, and others use a system text of their own.
+_SUMMARY_REQUEST: Final = ("Your task is to create a detailed summary of ", "<analysis>", "<summary>")
 
 
 class Capture(StrEnum):
@@ -100,7 +100,8 @@ def is_for(session_id: str, wanted: str) -> bool:
 def asks_for_summary(messages: Sequence[Message]) -> bool:
     """Whether the last message asks for a summary that its client goes on from, instead of the conversation."""
     last = messages[-1].content if messages else {}
-    return last.get("role") == "user" and _SUMMARY_REQUEST in plain_text(last)
+    text = plain_text(last) if last.get("role") == "user" else ""
+    return all(words in text for words in _SUMMARY_REQUEST)
 
 
 def cache_key_of(body: bytes) -> str | None:

@@ -146,20 +146,36 @@ async def test_what_codex_says_to_go_on_from_a_summary_is_the_next_turn(cwm: Gat
     assert [turn.compactions for turn in turns] == [3, 2, 1, 1, 0, 0]
 
 
+SUMMARY_REQUEST: Final = {
+    "role": "user",
+    "content": f"{ON['content']}\nYour task is to create a detailed summary of the conversation so far.\n"
+    "<analysis>\n</analysis>\n<summary>\n</summary>",
+}
+
+
 async def test_claude_codes_request_for_a_summary_is_no_part_of_its_conversation(cwm: Gateway) -> None:
-    words = f"{ON['content']}\nYour task is to create a detailed summary of the conversation so far."
-    asked = {"role": "user", "content": words}
-    more: dict[str, Any] = {"headers": CLAUDE, "tools": [{"type": "function", "function": {"name": "read"}}]}
+    more: dict[str, Any] = {
+        "headers": CLAUDE,
+        "tools": [{"type": "function", "function": {"name": "read"}}],
+    }
     session_id, said = await say(cwm, HEY, ANSWER, ON, **more)
-    await say(cwm, HEY, ANSWER, asked, **more)
+    await say(cwm, HEY, ANSWER, SUMMARY_REQUEST, **more)
     await say(cwm, {"role": "user", "content": "A summary: ..."}, said[-1], ON, **more)
     assert await line(cwm, session_id or "") == [(True, None), (False, None), (True, 1)]
 
 
-async def test_who_names_no_conversation_may_ask_for_a_summary_in_any_words(cwm: Gateway) -> None:
-    words = "Your task is to create a detailed summary of the conversation so far."
-    session_id, said = await say(cwm, HEY)
-    await say(cwm, *said, {"role": "user", "content": words})
+@pytest.mark.parametrize(
+    ("question", "headers"),
+    [
+        (SUMMARY_REQUEST, {}),
+        ({"role": "user", "content": "Your task is to create a detailed summary of README.md."}, CLAUDE),
+    ],
+)
+async def test_a_users_own_request_for_a_summary_is_a_turn_of_the_conversation(
+    cwm: Gateway, question: dict[str, Any], headers: dict[str, str]
+) -> None:
+    session_id, said = await say(cwm, HEY, headers=headers)
+    await say(cwm, *said, question, headers=headers)
     assert await line(cwm, session_id or "") == [(True, None), (True, None)]
 
 
