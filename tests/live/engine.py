@@ -21,6 +21,10 @@ from cwm.stack.plan import plan_from_settings
 from tests import postgres
 
 T = TypeVar("T")
+# A small model goes on with white space until its answer has no room for the rest of a tool call.
+_COMPACT_JSON = (
+    "--structured-outputs-config.backend xgrammar --structured-outputs-config.disable_any_whitespace true"
+)
 
 
 class LiveEngine:
@@ -124,7 +128,7 @@ def engine_home() -> Path:
 def running(folder: Path, model: str) -> Iterator[LiveEngine]:
     """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``."""
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
-    local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1)
+    local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1, engine_args=_COMPACT_JSON)
     plan = plan_from_settings(storage, local, withheld=frozenset(), log=_tell)
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.
     stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False), report=_tell)

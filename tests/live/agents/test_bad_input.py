@@ -29,7 +29,8 @@ from tests.live.talk import Talk
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
 
 BLOCK: Final = 64
-MOMENTS: Final = 34
+MOMENTS: Final = 12
+"""In a prefill, a load and a stream, on each of three protocols: a hundred in all."""
 GOOD: Final = Question((user("Say hello."),), max_tokens=4)
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 
@@ -178,9 +179,7 @@ def long(text: str) -> Question:
 
 
 @each_protocol
-async def test_a_client_may_leave_at_any_moment_a_hundred_times(
-    engine: LiveEngine, agent: Talk, protocol: Protocol
-) -> None:
+async def test_a_client_may_leave_at_any_moment(engine: LiveEngine, agent: Talk, protocol: Protocol) -> None:
     restarts = engine.restarts("vllm")
     leaver = Leaver(engine, agent, protocol)
 
@@ -204,12 +203,12 @@ async def test_a_client_may_leave_at_any_moment_a_hundred_times(
         )
 
     turns = await leaver.turns()
-    assert leaver.asked > 100
+    assert leaver.asked > 3 * MOMENTS
     assert len(turns) == before + MOMENTS
     assert engine.restarts("vllm") == restarts
     last = Question((user("Say hello."),), max_tokens=8, stream=True)
     await leaver.asks(last)
-    for turn in (await leaver.turns())[:: MOMENTS // 3]:
+    for turn in (await leaver.turns())[::MOMENTS]:
         shown = await agent.tool("turn_show", turn=turn["id"])
         said = [message for message in shown["messages"] if message["role"] == "user"]
         prompt, ids = await recorded(agent, turn=turn["id"])

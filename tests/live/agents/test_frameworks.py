@@ -47,7 +47,9 @@ async def test_a_conversation_with_a_tool_call_is_one_line_in_one_session(
         proxy.tool, proxy.calls = Tool("read_notes", {"path": "notes.txt"}), True
         ended = await conversation(name, proxy.url, gateway.model)
         assert ended.status == 0, ended.told
-        assert [each.status for each in proxy.passed] == [200] * (len(QUESTIONS) + 1)
+        assert [each.status for each in proxy.passed] == [200] * (len(QUESTIONS) + 1), [
+            each.body for each in proxy.passed
+        ]
         (session,) = {str(each.session) for each in proxy.passed}
         log = (await own.tool("turn_log", session_id=session))["turns"]
         assert [turn["id"] for turn in reversed(log)] == [each.turn for each in proxy.passed]
