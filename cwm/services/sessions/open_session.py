@@ -10,7 +10,7 @@ from cwm.domain.engine import CacheScope
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import require_session_id
 from cwm.domain.principal import OWNER, TENANT, Principal
-from cwm.domain.session import OWN, Session, SessionState
+from cwm.domain.session import BRANCHED_FROM, OWN, Session, SessionState
 from cwm.domain.visibility import circle_of_new
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
@@ -43,8 +43,11 @@ class OpenSession:
         model: str | None = None,
         metadata: dict[str, Any] | None = None,
         visibility: str | None = None,
+        origin: str | None = None,
     ) -> Session:
         """A new, empty, active session, of the default ``visibility`` if none is given.
+
+        ``origin`` is the turn of another session whose conversation it goes on with.
 
         CWM-1001, CWM-3001; CWM-1003 for an unserved model, a reserved metadata key or an impossible visibility.
         """
@@ -69,7 +72,7 @@ class OpenSession:
                 revision=0,
                 created_at=now,
                 updated_at=now,
-                metadata=metadata or {},
+                metadata={**(metadata or {}), **({BRANCHED_FROM: origin} if origin else {})},
                 circle=circle,
             )
             return await self.registry.add_session(session, ())

@@ -125,9 +125,9 @@ class Admission:
         identity = await self._served(request.model) if captures else None
         if identity is None or not self._recordable(request):
             return None
-        if conversation is not None:
-            return await self.conversations.named(principal, conversation, identity.model)
         messages = await aside(len(incoming.body), request.messages)
+        if conversation is not None:
+            return await self.conversations.named(principal, conversation, identity.model, messages)
         if incoming.follows is not None:
             session = await self.registry.session(principal.tenant, incoming.follows)
             if session is not None and session.model == identity.model:
@@ -196,8 +196,7 @@ class Admission:
         if session is None:
             if identity is None:
                 return await self.without_session(principal, request)
-            metadata = None if captured is None else captured.metadata
-            session = await self._open(principal, incoming, identity.model, metadata)
+            session = await self._open(principal, incoming, identity.model, captured)
         if captured is not None:
             session = await self._revived(principal, session)
         session.require_live("a turn")
@@ -341,12 +340,15 @@ class Admission:
         return None
 
     async def _open(
-        self, principal: Principal, incoming: ClientRequest, model: str, metadata: dict[str, str] | None
+        self, principal: Principal, incoming: ClientRequest, model: str, captured: Captured | None
     ) -> Session:
         """The new session, or the one that another request just opened. CWM-3001 if the id is somebody else's."""
         session_id = incoming.session_id or ""
         try:
-            return await self.open_session(principal, session_id, model, metadata, incoming.visibility)
+            metadata, origin = (None, None) if captured is None else (captured.metadata, captured.origin)
+            return await self.open_session(
+                principal, session_id, model, metadata, incoming.visibility, origin
+            )
         except SessionAlreadyExistsError:
             session = await self._session(principal, session_id)
             if session is None:

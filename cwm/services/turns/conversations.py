@@ -19,13 +19,15 @@ from cwm.domain.conversation import (
 from cwm.domain.errors import InvalidParameterError, SessionNotFoundError
 from cwm.domain.principal import Principal
 from cwm.domain.session import BY_CONTENT, FOUND_BY, LIVE, Session, SessionQuery, SessionState
-from cwm.domain.turn import Message
+from cwm.domain.turn import Message, Turn
 from cwm.domain.visibility import Right, may
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 
 PARENT: Final = "parent_session"
 
+_BY_NAME: Final = "named"
+"""The hint of chains in conversations that their clients name: others are not joined to them by what they say."""
 _ANSWERS: Final = 8
 _OTHER_IDS: Final = 8
 _LATELY: Final = timedelta(hours=1)
@@ -38,12 +40,13 @@ _NAMED: Final = 10
 class Captured:
     """The session that a request belongs to, which may not exist yet, and the metadata that it gets then.
 
-    ``chain`` digests what the request says, if its session was looked for by that.
+    ``chain`` digests what the request says; ``origin`` is the turn of another session that a new one goes on from.
     """
 
     session_id: str
     metadata: dict[str, str]
     chain: str | None = None
+    origin: str | None = None
 
 
 @dataclass(slots=True)
@@ -55,11 +58,24 @@ class Conversations:
     policies: CapturePolicies = field(default_factory=CapturePolicies)
     single_user: bool = False
 
-    async def named(self, principal: Principal, conversation: ClientConversation, model: str) -> Captured:
+    async def named(
+        self,
+        principal: Principal,
+        conversation: ClientConversation,
+        model: str,
+        messages: Sequence[Message] = (),
+    ) -> Captured:
+        """The session that the client names. A new one whose messages have an answer of another conversation is a fork of that."""
         metadata = {FOUND_BY: "client"}
+        session_id, is_new = await self._own(principal, conversation.session_id, model)
+        values, origin = chains(messages, _BY_NAME), None
         if conversation.parent_session_id is not None:
-            metadata[PARENT] = await self._own(principal, conversation.parent_session_id, model)
-        return Captured(await self._own(principal, conversation.session_id, model), metadata)
+            metadata[PARENT], _ = await self._own(principal, conversation.parent_session_id, model)
+        elif is_new and (answered := _at_answers(values, messages)):
+            turn = await self.registry.turn_with_chain(principal.tenant, principal.subject, answered)
+            if turn is not None and await self._goes_on(principal, turn, model):
+                origin = turn.id
+        return Captured(session_id, metadata, values[-1] if values else None, origin)
 
     async def by_content(
         self,
@@ -82,16 +98,13 @@ class Conversations:
             return None
         hints = [hint for hint in (fixed, cache_key) if hint is not None]
         values = chains(messages, *hints)
-        answered = [
-            value
-            for value, message in zip(values, messages, strict=True)
-            if message.content.get("role") == "assistant"
-        ]
-        candidates = answered[-1 : -_ANSWERS - 1 : -1] or values[-1:]
-        turn = await self.registry.turn_with_chain(principal.tenant, principal.subject, candidates)
+        answered = _at_answers(values, messages)
+        turn = await self.registry.turn_with_chain(
+            principal.tenant, principal.subject, answered or values[-1:]
+        )
         if turn is not None and (answered or turn.abandoned or again):
-            session = await self.registry.session(principal.tenant, turn.session_id)
-            if session is not None and _is_own(principal, session) and session.model == model:
+            session = await self._goes_on(principal, turn, model)
+            if session is not None:
                 return Captured(session.id, {}, values[-1])
         number = uuid4().hex
         session_id = (
@@ -152,9 +165,21 @@ class Conversations:
     def policy(self, principal: Principal) -> Capture:
         return self.policies.of(principal.tenant, single_user=self.single_user)
 
-    async def _own(self, principal: Principal, session_id: str, model: str) -> str:
-        """The id, or one beside it where that is a session of somebody else or not seen any more, of another model, or a deleted one's."""
-        chosen = session_id
+    async def _goes_on(self, principal: Principal, turn: Turn, model: str) -> Session | None:
+        """The turn's session, if the principal's own conversations may go on from it."""
+        session = await self.registry.session(principal.tenant, turn.session_id)
+        return (
+            session
+            if session is not None and _is_own(principal, session) and session.model == model
+            else None
+        )
+
+    async def _own(self, principal: Principal, session_id: str, model: str) -> tuple[str, bool]:
+        """The id, or one beside it where that is a session of somebody else or not seen any more, of another model, or a deleted one's.
+
+        And whether it is the id of no session yet.
+        """
+        chosen, session = session_id, None
         for number in range(_OTHER_IDS):
             session = await self.registry.session(principal.tenant, chosen, any_state=True)
             if session is None or (
@@ -164,7 +189,17 @@ class Conversations:
             ):
                 break
             chosen = session_id_beside(session_id, principal.subject, model, str(number))
-        return chosen
+        return chosen, session is None
+
+
+def _at_answers(values: Sequence[str], messages: Sequence[Message]) -> list[str]:
+    """The chains at the last answers, the last one first."""
+    answered = [
+        value
+        for value, message in zip(values, messages, strict=True)
+        if message.content.get("role") == "assistant"
+    ]
+    return answered[-1 : -_ANSWERS - 1 : -1]
 
 
 def _is_own(principal: Principal, session: Session) -> bool:

@@ -64,6 +64,8 @@ async def test_a_fork_leaves_the_conversation_as_it_was(
         else:
             assert fork.session != session
             assert (await own.tool("turn_show", session_id=str(fork.session))) == forked
+            log = await own.tool("turn_log", session_id=str(fork.session))
+            assert log["origin"] == turn
 
 
 @pytest.mark.parametrize(("agent", "tool"), SUB_AGENTS, ids=[agent.name for agent, _ in SUB_AGENTS])

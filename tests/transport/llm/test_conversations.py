@@ -106,6 +106,29 @@ async def test_a_sub_agent_has_a_session_of_its_own_that_names_its_parent(
     assert session.metadata == {"found_by": "client", "parent_session": parent}
 
 
+async def test_a_conversation_that_goes_on_from_an_answer_of_another_is_a_fork_of_it(cwm: Gateway) -> None:
+    async def origin(session_id: str) -> str | None:
+        session = await cwm.registry.session(TENANT, session_id)
+        assert session is not None
+        return session.origin
+
+    async def named(session_id: str, *messages: dict[str, Any], **who: str) -> list[dict[str, Any]]:
+        assert (await say(cwm, *messages, headers={"x-session-id": session_id, **who}))[0] == session_id
+        return (await say(cwm, *messages, headers={"x-session-id": session_id, **who}))[1]
+
+    said = await named("trunk", HEY)
+    parting = await cwm.registry.current_turn(TENANT, "trunk")
+    said = [*said, ON, ANSWER, HEY]
+    await named("fork", *said)
+    await named("alike", HEY)
+    await named("bobs", *said, **{"x-subject": "bob"})
+    unnamed, _ = await say(cwm, *said)
+    assert parting is not None
+    assert await origin("fork") == parting.id
+    assert [await origin(each) for each in ("trunk", "alike", "bobs")] == [None] * 3
+    assert unnamed not in {"trunk", "fork"}
+
+
 def codex(window: int, kind: str = "turn", thread: str = "t-1") -> dict[str, str]:
     """The headers of a request of Codex after so many compactions."""
     metadata = {"request_kind": kind, "installation_id": "i-1", "workspaces": {"/home/ann": {}}}
