@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ class CacheScope(StrEnum):
 
 
 _LARGEST_DEFAULT_BLOCK: Final = 128
+# How the digests of deploy/engine/cwm_engine/deployment.py begin.
+_DEPLOYMENT: Final = "kv-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,9 @@ class EngineIdentity:
     """One model served by one engine, as far as its KV depends on it.
 
     ``root`` is the model path that vLLM loaded; LMCache calls it model_name. ``chunk_size`` and ``hash_algorithm``
-    are None for an engine without LMCache. Sizes are in tokens. Facts that the engine does not report are None or
-    empty; its ``fingerprint`` still covers its whole configuration.
+    are None for an engine without LMCache. Sizes are in tokens. ``fingerprint`` is the digest of its deployment, where it has
+    CWM's connector, else vLLM's own, which covers more options than KV depends on. Facts that the engine does not report are None
+    or empty. ``engine`` is its name in the directory, which equal engines do not share.
     """
 
     model: str
@@ -50,14 +53,21 @@ class EngineIdentity:
     kv_dtype: str | None = None
     tokenizer_digest: str = ""
     template_digest: str = ""
+    engine: str = field(default="", compare=False)
 
     @property
     def reused_block(self) -> int:
         """The tokens of the largest block that KV is reused in; of an engine that does not say, vLLM's default on a CPU."""
         return max(self.chunk_size or 0, self.block_size or 0) or _LARGEST_DEFAULT_BLOCK
 
+    @property
+    def expected(self) -> str:
+        """The digest that a request for this engine's KV names: an engine of another deployment does not use it then."""
+        return self.fingerprint if self.fingerprint.startswith(_DEPLOYMENT) else self.weights_digest
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """The facts, without the engine's name: what is kept of them is true of every equal engine."""
+        return {name: value for name, value in asdict(self).items() if name != "engine"}
 
 
 KV_FIELDS: Final = (

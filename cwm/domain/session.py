@@ -72,7 +72,8 @@ class Session:
 
     ``salt_scope`` is the isolation scope that its cache_salt is derived from; ``thawed_from`` names the window that
     it was thawed from and ``branch_token`` the token count at that point. ``revision`` grows by one with every
-    recorded turn and prevents lost updates. ``circle`` says who may see it.
+    recorded turn and prevents lost updates. ``circle`` says who may see it. ``engine`` is the name of the engine that serves it,
+    where there are several; None before its first turn.
     """
 
     tenant: str
@@ -90,6 +91,7 @@ class Session:
     branch_token: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     circle: str = TENANT
+    engine: str | None = None
 
     @property
     def keeper(self) -> Principal:

@@ -1,4 +1,4 @@
-"""The inference engine.
+"""The inference engine, or several of them.
 
 Errors: CWM-5001 when it cannot be reached, CWM-6001 when it does not answer in time, CWM-5002 when its response is
 invalid, CWM-1003 when it rejects the content of the request.
@@ -29,8 +29,8 @@ class Generation:
 
     ``load_tokens`` and ``store_tokens`` limit how many tokens are loaded from and stored in the cache beside the
     engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens``. ``weights`` is the
-    digest of the weights that the request expects: an engine with others neither loads nor stores. An engine that does
-    not know these fields ignores them.
+    digest of the deployment, or of the weights, that the request expects: another engine neither loads nor stores. An engine that does
+    not know these fields ignores them. ``engine`` names the engine that is asked; empty for any that serves the model.
     """
 
     model: str
@@ -42,12 +42,14 @@ class Generation:
     store_tokens: int | None = None
     tell_loaded: bool = False
     weights: str = ""
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """The result of a completion. ``token_ids`` are the new tokens, including the one that stopped generation.
 
+    ``fingerprint`` is the digest of the engine's deployment if it reports one, else its own fingerprint.
     ``cached_tokens`` counts prompt tokens that were not computed (the engine's own count). ``ttft_ms`` is None when
     the engine does not report it. ``loaded_tokens`` counts those of the cached tokens that came from the cache
     beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
@@ -103,6 +105,17 @@ class ForwardedResponse(Protocol):
 
 
 class Engine(Protocol):
+    """One engine, or several engines: then a request goes to the one that it names, else to one that serves its model.
+
+    What is asked of no model is asked of all: the models of all are served, and the engine is healthy while one of them is.
+    """
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the engines, in their order."""
+
+    def on(self, name: str) -> Engine:
+        """The engine of this name; the whole for an empty one. CWM-5001 for a name that is not in the directory."""
+
     async def models(self) -> list[ServedModel]: ...
 
     async def version(self) -> str: ...

@@ -23,12 +23,16 @@ TIER_OF_ADAPTER: Final[Mapping[str, Tier]] = {
 
 @dataclass(frozen=True, slots=True)
 class PrefixKey:
-    """Identifies the chunks of a prefix. LMCache derives their hashes from exactly these fields."""
+    """Identifies the chunks of a prefix. LMCache derives their hashes from these fields.
+
+    ``engine`` is not one of them: it names the engine whose LMCache server loads the chunks; empty for the first.
+    """
 
     root: str
     world_size: int
     token_ids: TokenIds
     cache_salt: str
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,12 @@ class TierUsage:
 class KvTier(Protocol):
     async def facts(self) -> KvTierFacts | None:
         """What the cache reports of itself; None when the engine is configured without LMCache."""
+
+    def beside(self, engine: str) -> Self:
+        """The same cache through the LMCache server of one engine; the first's for an empty name.
+
+        Its facts and what it is storing are that server's. It is closed together with the whole.
+        """
 
     async def on(self, instance: str) -> Self:
         """The same cache, restricted to one registered instance: its L1, its adapters, its counters.

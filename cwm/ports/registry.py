@@ -100,6 +100,12 @@ class Registry(TurnRecords, Protocol):
     async def share_session(self, session: Session, circle: str) -> bool:
         """Put a session into another circle. False when it is deleted, or not that session."""
 
+    async def settle_session(self, session: Session, engine: str, instead_of: str | None) -> str | None:
+        """Let ``engine`` serve a session that ``instead_of`` serves, or none yet: the engine that serves it now.
+
+        None when it is deleted, or not that session.
+        """
+
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of the scope's sessions that still need their chunks and whose first 16 token ids equal those of ``head``.
 

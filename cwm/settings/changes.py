@@ -10,6 +10,7 @@ from cwm.domain.budgets import Budgets
 from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.autosave import AUTO
 from cwm.settings.capture import CAPTURE
+from cwm.settings.engines import ENGINES
 from cwm.settings.groups import Settings
 from cwm.settings.keep import KEEP
 from cwm.settings.models import ALIASES
@@ -37,11 +38,12 @@ class SettingChange:
 
 
 def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[SettingChange]:
-    """The changes of upstreams, budgets and policies, one by one, of automatic windows and of what is kept by tenant, of models' aliases, of repairs, and of the settings ``names`` (``group.field``)."""
+    """The changes of engines, upstreams, budgets and policies, one by one, of automatic windows and of what is kept by tenant, of models' aliases, of repairs, and of the settings ``names`` (``group.field``)."""
     secrets = sorted(old.secrets() | new.secrets(), key=len, reverse=True)
     return [
         SettingChange(name, *(_masked(text, secrets) for text in _texts(before, after)))
         for name, before, after in (
+            *_by_name(ENGINES, *(_own_of(each) for each in (old, new))),
             *_by_name(UPSTREAMS, *({spec.name: spec for spec in each.upstreams} for each in (old, new))),
             *_different(RESULTS, *(_without_tools(each.budgets) for each in (old, new))),
             *_by_name(TOOLS, old.budgets.policies.by_name, new.budgets.policies.by_name),
@@ -55,6 +57,11 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
             *(each for name in names for each in _different(name, _setting(old, name), _setting(new, name))),
         )
     ]
+
+
+def _own_of(settings: Settings) -> dict[str, str]:
+    """Of each engine what it does not share with the others."""
+    return {name: f"{each.vllm_url}, LMCache {each.lmcache_url}" for name, each in settings.engines.items()}
 
 
 def _setting(settings: Settings, name: str) -> Any:

@@ -91,6 +91,8 @@ class Settings:
     logging: Logging = field(default_factory=Logging)
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = field(default_factory=Tracing)
+    engines: Mapping[str, Engine] = field(default_factory=dict)
+    """The engines by name; empty if there is the one of :attr:`engine`."""
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     autosave: AutosavePolicies = field(default_factory=AutosavePolicies)
@@ -109,6 +111,10 @@ class Settings:
         url = self.shared.shared_store_url or self.storage.redis_url
         return None if url is None else url.get_secret_value()
 
+    def all_engines(self) -> Mapping[str, Engine]:
+        """The engines by name; the one of :attr:`engine` under an empty name if the file lists none."""
+        return self.engines or {"": self.engine}
+
     def session_visibility(self) -> str:
         """The default visibility of sessions."""
         return self.isolation.session_visibility or (PRIVATE if self.auth.required else TENANT)
@@ -116,6 +122,7 @@ class Settings:
     def secrets(self) -> frozenset[str]:
         """Every value that must never be shown, including passwords inside URLs."""
         values = [value for title in GROUPS for _, value in getattr(self, title)]
+        values += [engine.vllm_api_key for engine in self.engines.values()]
         secret = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
         secret |= set(self.database.registry_keys())
         plain = {value for value in values if isinstance(value, str)}

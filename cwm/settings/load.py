@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from cwm.settings.autosave import FREEZE, read_autosave
 from cwm.settings.capture import CAPTURE, read_capture
 from cwm.settings.document import read_document
+from cwm.settings.engine import Engine
+from cwm.settings.engines import ENGINES, read_engines
 from cwm.settings.fields import Group, SettingsError, in_words
 from cwm.settings.front import Security
 from cwm.settings.groups import ENV_PREFIX, GROUPS, Reading, Settings, Source, is_secret
@@ -26,7 +28,7 @@ from cwm.settings.variables import SUFFIX, secret_of
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
-_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS, FREEZE, KEEP, MODELS, CAPTURE, REPAIRS)
+_IN_THE_FILE_ALONE: Final = (ENGINES, UPSTREAMS, RESULTS, TOOLS, FREEZE, KEEP, MODELS, CAPTURE, REPAIRS)
 
 
 def load(
@@ -88,9 +90,14 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
     upstreams, used = read_upstreams(
         document.get(UPSTREAMS) if with_upstreams else None, env, path, link_local=security.allow_link_local
     )
+    engine = groups["engine"]
+    assert isinstance(engine, Engine)
+    engines, used_by_engines = read_engines(document.get(ENGINES), engine, env, path)
+    used |= used_by_engines
     unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in own_variables | used))
     return Settings(
         **groups,  # type: ignore[arg-type]
+        engines=engines,
         upstreams=upstreams,
         budgets=read_budgets(document.get(RESULTS), document.get(TOOLS), path),
         autosave=read_autosave(document.get(FREEZE), path),

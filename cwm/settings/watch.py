@@ -199,6 +199,7 @@ class _Reload:
         }
         return replace(
             self.current,
+            engines=new.engines,
             upstreams=new.upstreams,
             budgets=new.budgets,
             autosave=new.autosave,
@@ -261,6 +262,7 @@ def _values(changes: Sequence[SettingChange]) -> dict[str, dict[str, str]]:
 def _file_alone(settings: Settings) -> tuple[object, ...]:
     """What no environment variable sets."""
     return (
+        settings.engines,
         settings.upstreams,
         settings.budgets,
         settings.autosave,

@@ -11,12 +11,15 @@ from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.client import VllmEngine
+from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.list_cursor import ListCursors
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
+from cwm.ports.tracing import Tracer
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.engines.placement import Place
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.release import Release
@@ -50,7 +53,7 @@ from cwm.wiring.limits import shared_with_others
 
 @dataclass(frozen=True, slots=True)
 class EngineSide:
-    engine: VllmEngine
+    engine: VllmFleet
     kv_tier: LmcacheTier
     directory: EngineDirectory
     policy: RetentionPolicy
@@ -69,13 +72,37 @@ class EngineSide:
     delete: Delete
     browse: Browse
 
+    def configure(self, new: Settings, tracer: Tracer) -> None:
+        """Apply changed engines, models' aliases, and policies of turns. An engine that did not change keeps its connections."""
+        before, media = self.engine.by_name, MediaRule(private=new.turns.private_media)
+        engines = {}
+        for name, each in new.all_engines().items():
+            kept = before.get(name)
+            engines[name] = (
+                kept if kept is not None and kept.settings == each else VllmEngine(each, tracer, media)
+            )
+        if engines != before:
+            self.engine.configure(engines)
+            self.kv_tier.configure(_servers(new))
+            self.directory.forget()
+        self.directory.aliases = new.aliases
+        self.conversations.policies = new.capture
+        self.turns.keep = new.keep
+        self.pass_through.repairs = new.repairs
+
+
+def _servers(settings: Settings) -> dict[str, str]:
+    return {name: each.lmcache_url for name, each in settings.engines.items()}
+
 
 def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     clock, registry, journal, replicas = base.clock, base.registry, base.journal, base.replicas
     turns_settings = settings.turns
     media = MediaRule(private=turns_settings.private_media)
-    engine = VllmEngine(settings.engine, base.tracer, media)
-    kv_tier = LmcacheTier(settings.engine, base.tracer)
+    engine = VllmFleet(
+        {name: VllmEngine(each, base.tracer, media) for name, each in settings.all_engines().items()}
+    )
+    kv_tier = LmcacheTier(settings.engine, base.tracer, _servers(settings))
     directory = EngineDirectory(
         engine,
         kv_tier,
@@ -83,6 +110,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         weights_digest=settings.engine.weights_digest,
         aliases=settings.aliases,
     )
+    place = Place(registry, directory)
     retention, verification = settings.retention, settings.verification
     policy = RetentionPolicy(
         session_ttl=retention.session_ttl_seconds,
@@ -121,6 +149,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         registry=registry,
         engine=engine,
         directory=directory,
+        place=place,
         turns=turns,
         grow=grow,
         journal=journal,
@@ -227,6 +256,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
                 engine=engine,
                 registry=registry,
                 directory=directory,
+                place=place,
                 open_session=open_session,
                 scopes=scopes,
                 continuation=Continuation(registry, grow, thawed),

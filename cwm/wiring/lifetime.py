@@ -60,7 +60,7 @@ async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
             # Loading the vocabulary blocks everything else, so it happens before the first call.
             await asyncio.to_thread(parts.agent_side.token_counter.load)
         upkeep = [
-            asyncio.create_task(parts.engine_side.directory.watch(_WATCH_SECONDS)),
+            asyncio.create_task(parts.engine_side.directory.watch(_WATCH_SECONDS, parts.base.clock)),
             asyncio.create_task(parts.services.inspect.watch(_HEALTH_SECONDS)),
             asyncio.create_task(parts.upkeep.reconcile.run(settings.retention.reconcile_seconds)),
             asyncio.create_task(parts.base.shared.read()),

@@ -49,10 +49,7 @@ class Parts:
         agent_side.contents.cache.reconfigure(
             settings.context.memory_bytes(), settings.context.context_eviction
         )
-        self.engine_side.directory.aliases = settings.aliases
-        self.engine_side.conversations.policies = settings.capture
-        self.engine_side.turns.keep = settings.keep
-        self.engine_side.pass_through.repairs = settings.repairs
+        self.engine_side.configure(settings, self.base.tracer)
         reconcile = self.upkeep.reconcile
         reconcile.autosave.policies = settings.autosave
         reconcile.autosave.retention = reconcile.retain.policy = replace(

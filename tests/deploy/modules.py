@@ -20,5 +20,6 @@ def load(name: str) -> Any:
 
 
 chunk_seal = load("chunk_seal")
+deployment = load("deployment")
 turn_ids = load("turn_ids")
 weights = load("weights")

@@ -71,6 +71,12 @@ class FakeEngine:
         for kept in (self._cached, self._sources, self._totals):
             kept.clear()
 
+    def names(self) -> tuple[str, ...]:
+        return ("",)
+
+    def on(self, _name: str) -> FakeEngine:
+        return self
+
     async def models(self) -> list[ServedModel]:
         await self.health()
         return [ServedModel(self.model, self.root, self.max_model_len)]

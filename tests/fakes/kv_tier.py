@@ -75,6 +75,9 @@ class FakeKvTier:
         )
         return self._last_facts
 
+    def beside(self, _engine: str) -> Self:
+        return self
+
     async def on(self, instance: str) -> Self:
         self._asked()
         if instance != INSTANCE:

@@ -35,6 +35,7 @@ from cwm.ports.registry import Registry
 from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.engines.placement import Place
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix
@@ -268,6 +269,7 @@ def gateway(
         registry=registry,
         engine=served,
         directory=directory,
+        place=Place(registry, directory),
         turns=turns,
         grow=Grow(served),
         journal=journal,

@@ -40,15 +40,18 @@ _PEER: Final = "lmcache"
 
 
 class LmcacheTier:
-    """One coordinator and the LMCache servers registered with it.
+    """One coordinator and the LMCache servers registered with it. ``servers``: those beside engines, by the engine's name.
 
     Connections are pooled. A call that may run twice is repeated once if its connection breaks.
     """
 
-    def __init__(self, settings: Engine, tracer: Tracer = UNTRACED) -> None:
+    def __init__(
+        self, settings: Engine, tracer: Tracer = UNTRACED, servers: Mapping[str, str] | None = None
+    ) -> None:
         self._tracer = tracer
         self._present = settings.has_lmcache
-        self._server = settings.lmcache_url
+        self._servers = dict(servers or {})
+        self._server = next(iter(self._servers.values()), settings.lmcache_url)
         self._coordinator = settings.coordinator_url
         self._instance: str | None = None
         self._last_facts: KvTierFacts | None = None
@@ -88,6 +91,16 @@ class LmcacheTier:
             ),
         )
         return self._last_facts
+
+    def configure(self, servers: Mapping[str, str]) -> None:
+        """Replace the servers beside engines."""
+        self._servers = dict(servers)
+        self._server = next(iter(self._servers.values()), self._server)
+
+    def beside(self, engine: str) -> Self:
+        clone = copy.copy(self)
+        clone._server = self._servers.get(engine, self._server)  # noqa: SLF001 - a copy of itself
+        return clone
 
     async def on(self, instance: str) -> Self:
         instances = {entry["instance_id"]: entry for entry in await self._instances()}
@@ -169,11 +182,12 @@ class LmcacheTier:
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
         if not self._present:
             return Prefetched(0, 0)
-        submitted = await self._post(f"{self._server}/cache/prefetches", _body(prefix))
+        server = self._servers.get(prefix.engine, self._server)
+        submitted = await self._post(f"{server}/cache/prefetches", _body(prefix))
         total = int(submitted["chunks"])
         if submitted["status"] == "noop":
             return Prefetched(0, 0)
-        url = f"{self._server}/cache/prefetches/{submitted['request_id']}"
+        url = f"{server}/cache/prefetches/{submitted['request_id']}"
         # One span for the whole wait, whatever the number of polls.
         with self._tracer.call("prefetch", {"service.peer.name": _PEER, "cwm.chunks.total": total}) as span:
             try:

@@ -29,6 +29,7 @@ REVISIONS: Final = (
     "0012",
     "0013",
     "0014",
+    "0015",
 )
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 

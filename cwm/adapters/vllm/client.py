@@ -77,6 +77,7 @@ class VllmEngine:
     def __init__(
         self, settings: EngineSettings, tracer: Tracer = UNTRACED, media: MediaRule | None = None
     ) -> None:
+        self.settings = settings
         self._media = media or MediaRule()
         self._url = settings.vllm_url
         self._spans = Spans(tracer, settings.vllm_url)
@@ -102,6 +103,12 @@ class VllmEngine:
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+    def names(self) -> tuple[str, ...]:
+        return ("",)
+
+    def on(self, name: str) -> VllmEngine:  # noqa: ARG002 - there is one
+        return self
 
     async def models(self) -> list[ServedModel]:
         return wire.understand(wire.models, await self._get("/v1/models"), "/v1/models")

@@ -32,6 +32,7 @@ _LOADED: Final = "cwm.loaded_tokens"
 _FAILED: Final = "cwm.failed_tokens"
 _REPORT_LOADED: Final = "cwm.tell_loaded"
 _WEIGHTS: Final = "cwm.weights"
+_DEPLOYMENT: Final = "cwm.deployment"
 _REPORT_WEIGHTS: Final = "cwm.tell_weights"
 _STORE_LIMIT: Final = "lmcache.max_offload_tokens"
 
@@ -79,7 +80,7 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         prompt_tokens=usage["prompt_tokens"],
         # vLLM also counts tokens that LMCache promised but failed to load, and that vLLM then computed.
         cached_tokens=max(0, (_cached(usage) or 0) - transfer.get(_FAILED, 0)),
-        fingerprint=answer.get("system_fingerprint"),
+        fingerprint=transfer.get(_DEPLOYMENT) or answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
         loaded_tokens=transfer.get(_LOADED),
         weights=transfer.get(_WEIGHTS),

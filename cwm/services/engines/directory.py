@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
+from cwm.domain.engine_health import EngineHealth
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.session import Session
+from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
 
@@ -32,7 +36,7 @@ _START: Final = "start:"
 
 @dataclass(slots=True, eq=False, repr=False)
 class EngineDirectory:
-    """Engine identities by model name.
+    """Who serves what: the engines, their models, and the identity of each model on each engine.
 
     ``secret`` is the key of the salts. ``weights_digest`` names the weights of an engine that does not report a digest of
     its own. With neither, stored KV is used only until the engine starts again: its weights may be others then.
@@ -43,36 +47,59 @@ class EngineDirectory:
     secret: bytes
     weights_digest: str
     aliases: ModelAliases = field(default_factory=ModelAliases)
-    _known: dict[str, EngineIdentity] = field(default_factory=dict)
-    _served: frozenset[str] = frozenset()
-    """Names of the served models; empty while they are not known."""
+    _known: dict[tuple[str, str], EngineIdentity] = field(default_factory=dict)
+    """By the names of engine and model; under an empty name those that a caller gets who names none."""
+    _serving: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The engines of each served model; empty while they are not known."""
+    health: dict[str, EngineHealth] = field(default_factory=dict)
+    """What was seen of each engine, by name."""
     _hardened: set[str] = field(default_factory=set)
-    _facts: KvTierFacts | None = None
+    _facts: dict[str, KvTierFacts] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def identity(self, model: str | None = None) -> EngineIdentity:
-        """The identity of ``model``, by default of the first model served. CWM-1003 if it is not served."""
-        identity = self._known.get(model or "")
+    async def identity(self, model: str | None = None, engine: str = "") -> EngineIdentity:
+        """The identity of ``model``, by default of the first model served, on ``engine``, by default on the first that serves it.
+
+        CWM-1003 if it is not served.
+        """
+        key = (engine, model or "")
+        identity = self._known.get(key)
         if identity is not None:
             return identity
         async with self._lock:
-            identity = self._known.get(model or "")
+            identity = self._known.get(key)
             if identity is None:
-                identity = await self._ask(model)
+                identity = await self._ask(model, engine)
                 # An identity without its block size must not be cached: its salt would differ from the real one for good.
-                if identity.block_size is not None or await self._without_cache():
-                    self._known[model or ""] = self._known[identity.model] = identity
+                if identity.block_size is not None or await self._without_cache(identity.engine):
+                    for known in (key, (engine, identity.model), (identity.engine, identity.model)):
+                        self._known[known] = identity
         return identity
 
     async def asked_for(self, name: str | None) -> EngineIdentity:
         """The identity of the model that a caller means, who may use an alias. CWM-1003 if it is not served."""
-        if name and name not in self._known and not self._served:
-            self._served = frozenset(served.id for served in await self.engine.models())
+        if name and ("", name) not in self._known and not self._serving:
+            await self._look()
         return await self.identity(self.meant(name) if name else None)
 
+    async def of(self, session: Session) -> EngineIdentity:
+        """The identity of a session's model on the engine that serves the session; on any that serves the model, if that is not known."""
+        engine = session.engine if session.engine in self.engine.names() else ""
+        return await self.identity(session.model, engine or "")
+
+    async def candidates(self, model: str) -> tuple[str, ...]:
+        """The names of the engines that serve ``model`` and are there, the one with the least work first."""
+        if model not in self._serving:
+            await self._look()
+        here = [name for name in self._serving.get(model, ()) if self._seen(name).is_up]
+        return tuple(sorted(here, key=lambda name: self._seen(name).running))
+
+    def _seen(self, engine: str) -> EngineHealth:
+        return self.health.setdefault(engine, EngineHealth())
+
     def meant(self, name: str) -> str:
-        """The model that a caller means by ``name``, as far as is known without asking the engine; else ``name``."""
-        models = self._served or set(self.aliases.by_pattern.values())
+        """The model that a caller means by ``name``, as far as is known without asking the engines; else ``name``."""
+        models = self._serving.keys() or set(self.aliases.by_pattern.values())
         return self.aliases.served(name, models) or name
 
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
@@ -98,83 +125,115 @@ class EngineDirectory:
         """Whether the engine has CWM's connector, so that a request may be aborted while its KV is being loaded."""
         return identity.weights_digest in self._hardened
 
-    def forget(self) -> None:
-        """Clear the cache; the next use reads the identity again."""
-        self._known.clear()
-        self._served = frozenset()
+    def forget(self, engine: str = "") -> None:
+        """Clear the cache, or what it has of one engine; the next use reads the identities again."""
+        self._known = {key: known for key, known in self._known.items() if engine not in {"", known.engine}}
+        self._serving = {}
 
-    async def watch(self, interval_seconds: float) -> None:
-        """Clear the cache whenever the engine is seen down. Runs until cancelled.
+    async def watch(self, interval_seconds: float, clock: Clock) -> None:
+        """Look at every engine again and again, and forget those that do not answer. Runs until cancelled.
 
         The interval must be shorter than the restart of any engine.
         """
         while True:
-            try:
-                await self.engine.health()
-            except CwmError:
-                self.forget()
+            await asyncio.gather(*(self.look_at(name, clock) for name in self.engine.names()))
             await asyncio.sleep(interval_seconds)
 
-    async def _without_cache(self) -> bool:
+    async def look_at(self, name: str, clock: Clock) -> None:
+        """Ask one engine whether it is well."""
+        seen = self._seen(name)
+        try:
+            await self.engine.on(name).health()
+        except CwmError as error:
+            self.forget(name)
+            seen.failed(clock.now(), str(error))
+            return
+        if seen.answered(clock.now()):
+            self._serving = {}
+
+    async def _without_cache(self, engine: str) -> bool:
         """Whether no LMCache is configured. One that does not answer yet still counts as configured."""
         try:
-            return self._facts is None and await self.kv_tier.facts() is None
+            return engine not in self._facts and await self.kv_tier.beside(engine).facts() is None
         except EngineConnectionError:
             return False
 
-    async def _facts_now(self) -> KvTierFacts | None:
+    async def _facts_now(self, engine: str) -> KvTierFacts | None:
         try:
-            facts = await self.kv_tier.facts()
+            facts = await self.kv_tier.beside(engine).facts()
         except EngineConnectionError:
-            return self._facts
-        self._facts = facts or self._facts
+            return self._facts.get(engine)
+        if facts is not None:
+            self._facts[engine] = facts
         return facts
 
-    async def _ask(self, model: str | None) -> EngineIdentity:
-        models = await self.engine.models()
-        self._served = frozenset(served.id for served in models)
-        served = _choose(models, model)
-        facts = await self._facts_now()
-        probe = await self._probe_ids(served, facts)
-        answer = await self.engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
+    async def _look(self) -> dict[str, list[ServedModel]]:
+        """The models of every engine that answers. The first engine's error if none does."""
+        names = self.engine.names()
+        answers = await asyncio.gather(
+            *(self.engine.on(name).models() for name in names), return_exceptions=True
+        )
+        by_engine = {
+            name: answer
+            for name, answer in zip(names, answers, strict=True)
+            if not isinstance(answer, BaseException)
+        }
+        for answer in answers:
+            if isinstance(answer, BaseException) and (not by_engine or not isinstance(answer, CwmError)):
+                raise answer
+        serving: dict[str, tuple[str, ...]] = {}
+        for name, models in by_engine.items():
+            for served in models:
+                serving[served.id] = (*serving.get(served.id, ()), name)
+        self._serving = serving
+        return by_engine
+
+    async def _ask(self, model: str | None, wanted: str) -> EngineIdentity:
+        by_engine = await self._look()
+        name, served = _choose(by_engine, model, wanted)
+        engine, facts = self.engine.on(name), await self._facts_now(name)
+        probe = await _probe_ids(engine, served, facts)
+        answer = await engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1, engine=name))
         attached = _attached(facts, served)
         if facts is not None and attached is None:
             # LMCache lists the model only after the probe has stored something.
-            facts = await self._facts_now() or facts
+            facts = await self._facts_now(name) or facts
             attached = _attached(facts, served)
         return EngineIdentity(
             model=served.id,
             root=served.root,
             fingerprint=answer.fingerprint or "",
             max_model_len=served.max_model_len,
-            vllm_version=await self.engine.version(),
+            vllm_version=await engine.version(),
             chunk_size=facts.chunk_size if facts else None,
             block_size=attached.block_size if attached else None,
             hash_algorithm=facts.hash_algorithm if facts else None,
             world_size=attached.world_size if attached else 1,
             lmcache_version=facts.version if facts else None,
-            weights_digest=await self._weights(answer, facts),
-            kv_dtype=await self.engine.kv_dtype(),
+            weights_digest=await self._weights(engine, answer, facts),
+            kv_dtype=await engine.kv_dtype(),
             tokenizer_digest=digest(
-                await self.engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
+                await engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
             )[:_DIGEST_CHARS],
-            template_digest=_text_digest(await self.engine.chat_template(served.id)),
+            template_digest=_text_digest(await engine.chat_template(served.id)),
+            engine=name,
         )
 
-    async def _weights(self, answer: Completion, facts: KvTierFacts | None) -> str:
+    async def _weights(self, engine: Engine, answer: Completion, facts: KvTierFacts | None) -> str:
         """What stands for the weights: the engine's own digest, else the configured one, else the start of the engine."""
         if answer.weights:
             self._hardened.add(answer.weights)
         weights = answer.weights or self.weights_digest
         if weights or facts is None:
             return weights
-        return f"{_START}{await self.engine.started() or uuid4().hex}"
+        return f"{_START}{await engine.started() or uuid4().hex}"
 
-    async def _probe_ids(self, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
-        """Token ids for a probe of more than one chunk, which also starts LMCache's heartbeat in vLLM."""
-        ids = await self.engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
-        token_count = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
-        return (ids * (token_count // len(ids) + 1))[:token_count]
+
+async def _probe_ids(engine: Engine, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
+    """Token ids for a probe of more than one chunk, which also starts LMCache's heartbeat in vLLM."""
+    ids = await engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
+    token_count = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
+    return (ids * (token_count // len(ids) + 1))[:token_count]
 
 
 def _attached(facts: KvTierFacts | None, served: ServedModel) -> AttachedModel | None:
@@ -185,16 +244,20 @@ def _text_digest(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
 
 
-def _choose(models: list[ServedModel], model_name: str | None) -> ServedModel:
-    if not models:
+def _choose(
+    by_engine: Mapping[str, list[ServedModel]], model: str | None, engine: str
+) -> tuple[str, ServedModel]:
+    """The engine's name, and the model on it: the first that serves it unless one is named."""
+    offers = [
+        (name, served) for name, models in by_engine.items() for served in models if engine in {"", name}
+    ]
+    if not offers:
         raise EngineResponseError("The engine serves no model.")
-    if model_name is None:
-        return models[0]
-    for served in models:
-        if served.id == model_name:
-            return served
+    for name, served in offers:
+        if model in {None, served.id}:
+            return name, served
     raise InvalidParameterError(
-        f"The engine does not serve the model '{model_name}'.",
+        f"The engine does not serve the model '{model}'.",
         field="model",
-        served=[served.id for served in models],
+        served=list(dict.fromkeys(served.id for _, served in offers)),
     )

@@ -190,9 +190,20 @@ class Inspect:
         return Status.HEALTHY, f"knows {server_count} LMCache {'server' if server_count == 1 else 'servers'}"
 
     async def _vllm(self) -> tuple[Status, str]:
-        await self.engine.health()
-        models = await self.engine.models()
-        return Status.HEALTHY, f"serves {', '.join(model.id for model in models)}"
+        names = self.engine.names()
+        answers = await asyncio.gather(
+            *(self.engine.on(name).health() for name in names), return_exceptions=True
+        )
+        away = [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, CwmError)]
+        for answer in answers:
+            if isinstance(answer, BaseException) and (
+                len(away) == len(names) or not isinstance(answer, CwmError)
+            ):
+                raise answer
+        served = f"serves {', '.join(model.id for model in await self.engine.models())}"
+        if away:
+            return Status.DEGRADED, f"{served}; not there: {', '.join(away)}"
+        return Status.HEALTHY, served
 
     async def _kv_store(self) -> tuple[Status, str]:
         facts = await self.kv_tier.facts()

@@ -138,7 +138,14 @@ class Planner:
         start = uuid4().int % len(prefix.token_ids)
         ids = (prefix.token_ids[start:] + prefix.token_ids[:start])[:tokens]
         request = Generation(
-            prefix.identity.model, ids, _TRIAL_SALT, 1, {"temperature": 0}, load_tokens=0, store_tokens=0
+            prefix.identity.model,
+            ids,
+            _TRIAL_SALT,
+            1,
+            {"temperature": 0},
+            load_tokens=0,
+            store_tokens=0,
+            engine=prefix.identity.engine,
         )
         started = self.clock.monotonic()
         try:

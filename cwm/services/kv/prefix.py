@@ -35,7 +35,11 @@ class Prefix:
     def key_of(self, token_count: int | None) -> PrefixKey:
         """The key of the chunks of the first ``token_count`` tokens; None: of all of them."""
         return PrefixKey(
-            self.identity.root, self.identity.world_size, self.token_ids[:-1][:token_count], self.cache_salt
+            self.identity.root,
+            self.identity.world_size,
+            self.token_ids[:-1][:token_count],
+            self.cache_salt,
+            self.identity.engine,
         )
 
     def request(self, token_count: int | None = None) -> Generation:
@@ -50,7 +54,8 @@ class Prefix:
             max_tokens=1,
             sampling={"temperature": 0},
             store_tokens=self.stored_tokens if self.identity.chunk_size else None,
-            weights=self.identity.weights_digest,
+            weights=self.identity.expected,
+            engine=self.identity.engine,
         )
 
 

@@ -69,7 +69,7 @@ class EndSession:
 
     async def _prefix(self, session: Session) -> Prefix | None:
         try:
-            identity: EngineIdentity = await self.directory.identity(session.model)
+            identity: EngineIdentity = await self.directory.of(session)
             token_ids = await self.registry.session_tokens(session.tenant, session.id)
         except CwmError:
             return None

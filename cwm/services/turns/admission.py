@@ -42,6 +42,7 @@ from cwm.services.access.sight import session_of
 from cwm.services.aside import aside
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.engines.placement import Place
 from cwm.services.sessions.open_session import OpenSession, salt_scope_of
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.continuation import Continuation, Continued
@@ -79,12 +80,13 @@ class ClientRequest:
 class Outbound:
     """A request as sent to the engine.
 
-    ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested; ``abortable``: the engine survives
-    that it is aborted at any moment; ``left`` is set when its client leaves.
+    ``engine`` is the one that is asked; ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested;
+    ``abortable``: the engine survives that it is aborted at any moment; ``left`` is set when its client leaves.
     """
 
     request: TurnRequest
     body: bytes
+    engine: Engine
     turn: RunningTurn | None = None
     ids_requested: bool = False
     abortable: bool = False
@@ -96,6 +98,7 @@ class Admission:
     engine: Engine
     registry: Registry
     directory: EngineDirectory
+    place: Place
     open_session: OpenSession
     scopes: SaltScopes
     continuation: Continuation
@@ -147,9 +150,11 @@ class Admission:
 
     async def counted(self, request: TurnRequest) -> Outbound:
         """A request that generates nothing and uses no KV."""
+        engine = self.engine
         if (identity := await self._served(request.model)) is not None:
+            engine = engine.on(identity.engine)
             request = request.addressed_to(identity.model, identity.max_model_len)
-        return Outbound(request, request.body("", weights="", recorded=False))
+        return Outbound(request, request.body("", weights="", recorded=False), engine)
 
     def _captures(self, principal: Principal, incoming: ClientRequest, request: TurnRequest) -> bool:
         """Whether to look for the session. A client that may read its response again names its conversation by that."""
@@ -176,7 +181,8 @@ class Admission:
         ids_requested = self._requests_ids(request)
         return Outbound(
             request,
-            request.body(salt, weights=identity.weights_digest, recorded=ids_requested),
+            request.body(salt, weights=identity.expected, recorded=ids_requested),
+            self.engine.on(identity.engine),
             ids_requested=ids_requested,
             abortable=self.directory.survives_aborts(identity),
         )
@@ -207,6 +213,7 @@ class Admission:
                 session_id=session_id,
                 model=session.model,
             )
+        identity = await self.place(session)
         request = request.addressed_to(identity.model, identity.max_model_len)
         messages = await aside(len(incoming.body), request.messages)
         prompt = None
@@ -235,7 +242,8 @@ class Admission:
         await turn.ask(session, said, cache_salt=salt, block=identity.reused_block)
         return Outbound(
             request,
-            request.body(salt, weights=identity.weights_digest, recorded=True, prompt=prompt),
+            request.body(salt, weights=identity.expected, recorded=True, prompt=prompt),
+            self.engine.on(identity.engine),
             turn,
             ids_requested=True,
             abortable=self.directory.survives_aborts(identity),

@@ -64,7 +64,7 @@ class Compare:
         """The tokens that are reused, whole chunks, and the predicted time of a thaw in ms."""
         session = context.session
         try:
-            identity = await self.directory.identity(session.model)
+            identity = await self.directory.of(session)
         except CwmError:
             return common, None
         salt = self.directory.salt(session.tenant, session.salt_scope, identity)

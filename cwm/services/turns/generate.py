@@ -24,6 +24,7 @@ from cwm.services.access.sight import session_of
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.engines.placement import Place
 from cwm.services.kv.reuse import Reuse
 from cwm.services.turns.grow import Grow, Template, template_from, template_of
 from cwm.services.turns.placement import Said
@@ -97,6 +98,7 @@ class Generate:
     registry: Registry
     engine: Engine
     directory: EngineDirectory
+    place: Place
     turns: Turns
     grow: Grow
     journal: Journal
@@ -152,7 +154,7 @@ class Generate:
         in_flight: RunningTurn,
         caller: _Caller,
     ) -> Generated:
-        identity = await self.directory.identity(session.model)
+        identity = await self.place(session)
         context = await self.registry.session_tokens(principal.tenant, session.id)
         template = self._template(session, context, turn)
         prompt = context + await self._new_ids(session, context, turn, template)
@@ -170,7 +172,8 @@ class Generate:
             cache_salt=self.directory.salt(principal.tenant, session.salt_scope, identity),
             max_tokens=min(turn.max_tokens, room),
             sampling=turn.sampling,
-            weights=identity.weights_digest,
+            weights=identity.expected,
+            engine=identity.engine,
         )
         metadata = {**session.metadata, **template.as_metadata()}
         said = await self._said(session, turn, template)

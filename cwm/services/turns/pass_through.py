@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -133,10 +134,22 @@ class PassThrough:
             outbound = await self.admission.counted(request)
             return await self._start(incoming, outbound, scope.pop_all())
 
-    async def relay(self, incoming: ClientRequest) -> EngineAnswer:
-        """Forward a request that needs no session and no salt."""
-        outbound = Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body)
+    async def relay(self, incoming: ClientRequest, engine: str = "") -> EngineAnswer:
+        """Forward a request that needs no session and no salt, to the first engine unless one is named."""
+        outbound = Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body, self.engine.on(engine))
         return await self._start(incoming, outbound, ExitStack())
+
+    async def relay_to_all(self, incoming: ClientRequest) -> list[EngineAnswer]:
+        """Forward such a request to every engine: the answers of those that answer. The first engine's error if none does."""
+        names = self.engine.names()
+        answers = await asyncio.gather(
+            *(self.relay(incoming, name) for name in names), return_exceptions=True
+        )
+        answered = [answer for answer in answers if not isinstance(answer, BaseException)]
+        for answer in answers:
+            if isinstance(answer, BaseException) and (not answered or not isinstance(answer, CwmError)):
+                raise answer
+        return answered
 
     @property
     def aliases(self) -> ModelAliases:
@@ -177,7 +190,7 @@ class PassThrough:
             session = f"{principal.tenant}/{incoming.session_id}"
         headers, departure = _departure(incoming, outbound)
         exchange = Exchange(
-            self.engine,
+            outbound.engine,
             Outgoing(incoming.method, incoming.path, outbound.body, headers),
             lambda head: outbound.request.answer(
                 status=head.status, streamed=head.streamed, recorded=outbound.ids_requested, session=session
@@ -240,7 +253,7 @@ class PassThrough:
         ended = answer.begun or not head.streamed
         if token_ids is None and ended and _hides_ids(outbound, head):
             with suppress(CwmError):
-                token_ids = await self.engine.rendered(incoming.path.partition("?")[0], outbound.body)
+                token_ids = await outbound.engine.rendered(incoming.path.partition("?")[0], outbound.body)
                 prompt_tokens = len(token_ids)
                 await outbound.turn.only_asked(prompt_tokens)
         if token_ids is not None:

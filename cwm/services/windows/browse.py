@@ -171,7 +171,7 @@ class Browse:
         session = await session_of(self.registry, principal, session_id, Right.RECORD)
         if not may(principal, session.circle, Right.CONTENTS):
             session = replace(session, metadata=session.own_metadata)
-        identity = await self._identity(session.model)
+        identity = await self._identity(session)
         if identity is None or session.token_count == 0:
             return SessionStatus(session, Residency((), None))
         token_ids = await self.registry.session_tokens(principal.tenant, session_id)
@@ -179,10 +179,10 @@ class Browse:
         prefix = Prefix(fitting(token_ids, identity), salt, identity)
         return SessionStatus(session, await self._residency(prefix, []))
 
-    async def _identity(self, model: str) -> EngineIdentity | None:
+    async def _identity(self, session: Session) -> EngineIdentity | None:
         """None while the engine does not answer: the record can be read without it."""
         try:
-            return await self.directory.identity(model)
+            return await self.directory.of(session)
         except CwmError:
             return None
 

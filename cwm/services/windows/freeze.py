@@ -106,7 +106,7 @@ class Freeze:
             circle = circle_of_new(principal, visibility, self.visibility, session, copy=False)
             token_ids = await self.registry.turn_tokens(turn)
             details.update(of_another(principal, session.owner))
-            identity = await self._engine(session.model)
+            identity = await self._engine(session)
             window = self._intent(principal, session, token_ids, identity, window_name)
             window = replace(
                 window,
@@ -174,11 +174,11 @@ class Freeze:
         await self.release.leave(pending[2])
         return pending[0], pending[1]
 
-    async def _engine(self, model: str) -> EngineIdentity:
+    async def _engine(self, session: Session) -> EngineIdentity:
         """CWM-5001 if LMCache is configured but does not answer: that is not the same as having none."""
-        identity = await self.directory.identity(model)
-        if identity.chunk_size is None and await self.kv_tier.facts() is not None:
-            return await self.directory.identity(model)
+        identity = await self.directory.of(session)
+        if identity.chunk_size is None and await self.kv_tier.beside(identity.engine).facts() is not None:
+            return await self.directory.of(session)
         return identity
 
     async def _freezable(

@@ -252,7 +252,7 @@ class Thaw:
         )
         self._count(principal, receipt)
         session = await self._open(
-            principal, window, intent, template, snapshot.token_ids, salt_scope, circle
+            principal, window, intent, template, snapshot.token_ids, salt_scope, circle, identity
         )
         warning = warning_of(window, prefix, receipt)
         if warning is not None:
@@ -340,6 +340,7 @@ class Thaw:
         token_ids: TokenIds,
         salt_scope: str,
         circle: str,
+        identity: EngineIdentity,
     ) -> Session:
         now = self.clock.now()
         session = Session(
@@ -357,6 +358,7 @@ class Thaw:
             branch_token=len(token_ids),
             metadata=template.as_metadata() | ({BRANCHED_FROM: window.turn_id} if window.turn_id else {}),
             circle=circle,
+            engine=identity.engine or None,
         )
         return await self.registry.add_session(session, token_ids, intent.id, window.turn_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -31,8 +32,13 @@ class ModelsEndpoint:
         if PRINCIPAL not in scope:
             await self.identity.authenticate(headers)
         request = ClientRequest("GET", target_of(scope, "/v1/models"), forwarded(headers))
-        answered = await self.pass_through.relay(request)
-        content = b"".join([chunk async for chunk in answered.chunks()])
+        answers = await self.pass_through.relay_to_all(request)
+        contents = [b"".join([chunk async for chunk in answer.chunks()]) for answer in answers]
+        at = next((at for at, answer in enumerate(answers) if answer.status == 200), 0)
+        answered, content = answers[at], contents[at]
+        if len(answers) > 1:
+            lists = [each for answer, each in zip(answers, contents, strict=True) if answer.status == 200]
+            content = _of_all(lists) if lists else content
         status, model_id = answered.status, scope.get("path_params", {}).get("model")
         of_anthropic = _VERSION in headers
         if status == 200 and model_id is not None:
@@ -41,6 +47,16 @@ class ModelsEndpoint:
             content = _with_aliases(content, self.pass_through.aliases)
             content = _anthropic_list(content) if of_anthropic else content
         await send_whole(send, status, returned(answered.headers), content)
+
+
+def _of_all(model_lists: Sequence[bytes]) -> bytes:
+    """The first list with the models of the others, each name once."""
+    models: dict[str, dict[str, Any]] = {}
+    for model_list in model_lists:
+        models = {**_models_of(model_list), **models}
+    return json.dumps(
+        {**json.loads(model_lists[0]), "data": [*models.values()]}, separators=(",", ":")
+    ).encode()
 
 
 def _with_aliases(model_list: bytes, aliases: ModelAliases) -> bytes:

@@ -11,10 +11,11 @@ response, and that of a request with ``"cwm.tell_loaded": true``, has in ``"cwm.
 loaded beyond those that vLLM still had. If LMCache aborted the load and vLLM computed the tokens
 (``kv_load_failure_policy: recompute``), ``"cwm.failed_tokens"`` is the number that vLLM still counts as cached.
 
-LMCache's keys do not cover the weights. So the scheduler's connector hashes the files that were loaded, and a request
-with ``"cwm.weights": digest`` that expects other weights neither loads nor stores. ``"cwm.tell_weights": true`` puts
-the engine's own digest into ``"cwm.weights"`` of the response. Weights in no local folder have no digest, and requests
-are not checked then.
+LMCache's keys cover neither the weights nor most of vLLM's options. So the scheduler's connector hashes the files that were
+loaded, and with them everything that KV depends on: the deployment. A request with ``"cwm.weights": digest`` that expects
+another deployment, or other weights, neither loads nor stores. ``"cwm.tell_weights": true`` puts the engine's own digests into
+``"cwm.weights"`` and ``"cwm.deployment"`` of the response. Weights in no local folder have no digest, and requests are not
+checked then.
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_engine.connector"``. The class keeps the name of its base
 because both vLLM and LMCache look connectors up by that name.
@@ -28,6 +29,7 @@ from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as 
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
+from cwm_engine.deployment import deployment_digest
 from cwm_engine.seeded_sampling import sample_with_seeds
 from cwm_engine.short_spin import spin_shortly
 from cwm_engine.weights import weights_digest
@@ -37,6 +39,7 @@ _REPORT_LOADED = "cwm.tell_loaded"
 _LOADED = "cwm.loaded_tokens"
 _FAILED = "cwm.failed_tokens"
 _WEIGHTS = "cwm.weights"
+_DEPLOYMENT = "cwm.deployment"
 _REPORT_WEIGHTS = "cwm.tell_weights"
 
 
@@ -88,6 +91,7 @@ class LMCacheMPConnector(_Stock):
         super().__init__(vllm_config, role, kv_cache_config)
         scheduler = role == KVConnectorRole.SCHEDULER
         self._weights = weights_digest(vllm_config.model_config) if scheduler else None
+        self._deployment = deployment_digest(vllm_config, self._weights)
 
     def on_new_request(self, request: Any) -> None:
         # The stock connector may start its lookup here, without the limit.
@@ -120,7 +124,7 @@ class LMCacheMPConnector(_Stock):
 
     def _expects_others(self, request: Any) -> bool:
         expected = _params(request).get(_WEIGHTS)
-        return bool(self._weights and expected and expected != self._weights)
+        return bool(self._weights and expected and expected not in {self._weights, self._deployment})
 
     def _look_up(self, tracker: Any, limit: int) -> None:
         """Look up the first ``limit`` tokens, before the stock connector looks up all of them.
@@ -150,7 +154,8 @@ class LMCacheMPConnector(_Stock):
             counts = {_LOADED: 0, _FAILED: loaded} if failed else {_LOADED: loaded}
             transfer_params = {**(transfer_params or {}), **counts}
         if self._weights and _params(request).get(_REPORT_WEIGHTS) is True:
-            transfer_params = {**(transfer_params or {}), _WEIGHTS: self._weights}
+            own = {_WEIGHTS: self._weights, _DEPLOYMENT: self._deployment}
+            transfer_params = {**(transfer_params or {}), **own}
         return blocks_held, transfer_params
 
     def update_connector_output(self, connector_output: Any) -> None:

@@ -73,11 +73,13 @@ class FakeVllm:
     """
 
     behaviour: Behaviour = Behaviour.NORMAL
+    model: str = MODEL
     release: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
     flooding: asyncio.Event = field(default_factory=asyncio.Event)
     has_tokenizer_info: bool = True
     weights: str | None = None
+    deployment: str | None = None
     aborts: bool = False
     middleware: bool = True
     render_status: int = 404
@@ -119,6 +121,20 @@ class FakeVllm:
         await self.release.wait()
 
 
+def _models(model: str) -> dict[str, Any]:
+    served = {
+        "id": model,
+        "object": "model",
+        "root": f"/models/{model}",
+        "max_model_len": MAX_MODEL_LEN,
+    }
+    return {"object": "list", "data": [served]}
+
+
+def _digests(fake: FakeVllm) -> dict[str, str | None]:
+    return {"cwm.weights": fake.weights, "cwm.deployment": fake.deployment}
+
+
 class _HangUpError(ConnectionError):
     pass
 
@@ -132,6 +148,7 @@ class _Reply:
 
     async def send(self) -> None:
         path = self.seen.target.partition("?")[0]
+        plain = {**_PLAIN, "/v1/models": _models(self.fake.model)}
         if (
             path in {"/v1/completions", "/v1/chat/completions", MESSAGES, RESPONSES}
             and b"cwm1-probe" not in self.seen.body
@@ -139,7 +156,7 @@ class _Reply:
             await self._generate(path.endswith("chat/completions"))
         elif path == "/v1/completions":
             probed = _body(self.seen.json, chat=False)
-            await self._json(200, probed | {"kv_transfer_params": {"cwm.weights": self.fake.weights}})
+            await self._json(200, probed | {"kv_transfer_params": _digests(self.fake)})
         elif path == "/inference/v1/abort_requests" and self.fake.aborts:
             self.fake.aborted += self.seen.json["request_ids"]
             await self._whole(200, b"")
@@ -157,8 +174,8 @@ class _Reply:
                 "code": self.fake.render_status,
             }
             await self._json(self.fake.render_status, {"error": error})
-        elif path in _PLAIN:
-            await self._json(200, _PLAIN[path])
+        elif path in plain:
+            await self._json(200, plain[path])
         elif path == "/tokenize":
             await self._json(
                 200, {"tokens": _ids(self.seen.json), "count": 0, "max_model_len": MAX_MODEL_LEN}
@@ -179,7 +196,7 @@ class _Reply:
             await self._json(500, _error("Internal server error", "InternalServerError", None, 500))
         elif does is Behaviour.REFUSES_KEY:
             await self._json(401, {"error": "Unauthorized"})
-        elif asked.get("model", MODEL) != MODEL:
+        elif asked.get("model", self.fake.model) != self.fake.model:
             said = f"The model `{asked['model']}` does not exist."
             await self._json(404, _error(said, "NotFoundError", "model", 404))
         elif asked.get("max_tokens") == 0:
@@ -453,10 +470,6 @@ def _chat_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 _PLAIN: dict[str, Any] = {
-    "/v1/models": {
-        "object": "list",
-        "data": [{"id": MODEL, "object": "model", "root": "/models/fake", "max_model_len": MAX_MODEL_LEN}],
-    },
     "/version": {"version": "0.0.1"},
     "/health": None,
     "/tokenizer_info": {

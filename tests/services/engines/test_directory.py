@@ -22,6 +22,13 @@ class OneEngine:
     asked: int = 0
     weights: str | None = None
     starts: str | None = None
+    fingerprint: str = "fp-1"
+
+    def names(self) -> tuple[str, ...]:
+        return ("",)
+
+    def on(self, _name: str) -> OneEngine:
+        return self
 
     async def models(self) -> list[ServedModel]:
         self.asked += 1
@@ -31,7 +38,7 @@ class OneEngine:
         return (1, 2, 3)
 
     async def complete(self, _request: Generation) -> Completion:
-        return Completion("", (1,), "length", 3, 0, "fp-1", weights=self.weights)
+        return Completion("", (1,), "length", 3, 0, self.fingerprint, weights=self.weights)
 
     async def version(self) -> str:
         return "0.32.0"
@@ -53,6 +60,9 @@ class SlowStarter:
     facts_told: KvTierFacts | None = FACTS
     is_there: bool = False
     looks: list[bool] = field(default_factory=list)
+
+    def beside(self, _engine: str) -> SlowStarter:
+        return self
 
     async def facts(self) -> KvTierFacts | None:
         self.looks.append(self.is_there)
@@ -123,6 +133,14 @@ async def test_what_an_engine_says_of_its_weights_is_believed_before_the_setting
     assert (await known.identity("m")).weights_digest == "w-1"
     known = directory(OneEngine(), SlowStarter(is_there=True), "from the settings")
     assert (await known.identity("m")).weights_digest == "from the settings"
+
+
+@pytest.mark.parametrize(("fingerprint", "expected"), [("kv-1", "kv-1"), ("vllm-0.32.0-abc", "w-1")])
+async def test_requests_name_the_deployment_where_the_engine_tells_it_else_its_weights(
+    fingerprint: str, expected: str
+) -> None:
+    known = directory(OneEngine(weights="w-1", fingerprint=fingerprint), SlowStarter(is_there=True))
+    assert (await known.identity("m")).expected == expected
 
 
 async def test_kv_of_an_engine_whose_weights_nobody_knows_is_not_used_after_its_next_start() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any, cast
 
 import pytest
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
-from cwm.services.health.inspect import Component, Inspect
+from cwm.adapters.vllm.fleet import VllmFleet
+from cwm.ports.engine import Engine
+from cwm.services.health.inspect import Component, Inspect, Status
 from cwm.services.kv.reuse import Reuse
 from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
@@ -99,3 +102,18 @@ async def test_an_outage_that_nobody_asked_about_is_noticed_by_the_watch(inspect
     since = (await vllm(inspect)).since
     assert since is not None
     assert since.timestamp() == 10
+
+
+async def test_one_of_several_engines_that_is_away_is_named_and_the_gateway_is_degraded(
+    inspect: Inspect,
+) -> None:
+    one, two = FakeEngine(), FakeEngine(model="large")
+    inspect = replace(inspect, engine=cast("Engine", VllmFleet(cast("Any", {"one": one, "two": two}))))
+    assert (await vllm(inspect)).message == "serves tiny, large"
+    two.away = True
+    seen = await inspect.health()
+    component = next(each for each in seen.components if each.name == "vllm")
+    assert (component.status, component.message) == (Status.DEGRADED, "serves tiny; not there: two")
+    assert seen.status is Status.DEGRADED
+    one.away = True
+    assert (await vllm(inspect)).status is Status.UNHEALTHY

@@ -43,6 +43,7 @@ from cwm.domain.session import Session
 from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.engines.placement import Place
 from cwm.services.kv.reuse import Reuse
 from cwm.services.replicas import Replicas
 from cwm.services.responses.conversations import StoredConversations
@@ -192,6 +193,7 @@ async def gateway(
                 engine=engine,
                 registry=registry,
                 directory=directory,
+                place=Place(registry, directory),
                 open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
                 scopes=scopes,
                 continuation=Continuation(registry, Grow(engine), _without_windows),

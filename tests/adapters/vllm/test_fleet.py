@@ -1,0 +1,83 @@
+"""Several vLLM servers as one engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from cwm.adapters.vllm.client import VllmEngine
+from cwm.adapters.vllm.fleet import VllmFleet
+from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from cwm.ports.engine import Generation
+from cwm.settings import Engine
+from tests.adapters.vllm.fake_vllm import FakeVllm, fake_vllm
+
+GENERATION = Generation("small", (1, 2, 3), "salt-1", 4)
+
+
+@dataclass
+class Servers:
+    """Two of the model ``small`` and one of ``large``."""
+
+    one: FakeVllm
+    two: FakeVllm
+    three: FakeVllm
+    fleet: VllmFleet
+
+
+@pytest.fixture
+async def servers() -> AsyncIterator[Servers]:
+    async with fake_vllm() as one, fake_vllm() as two, fake_vllm() as three:
+        one.model = two.model = "small"
+        three.model = "large"
+        by_name = {"one": one, "two": two, "three": three}
+        fleet = VllmFleet(
+            {name: VllmEngine(Engine(vllm_url=fake.url, vllm_api_key=name)) for name, fake in by_name.items()}
+        )
+        yield Servers(one, two, three, fleet)
+        await fleet.aclose()
+
+
+async def test_a_request_goes_to_the_engine_that_it_names_else_to_one_that_serves_its_model(
+    servers: Servers,
+) -> None:
+    await servers.fleet.complete(replace(GENERATION, engine="two"))
+    await servers.fleet.complete(replace(GENERATION, model="large"))
+    async for _ in servers.fleet.stream(replace(GENERATION, engine="two")):
+        pass
+    assert [len(fake.turns) for fake in (servers.one, servers.two, servers.three)] == [0, 2, 1]
+    assert servers.two.turns[0].headers["authorization"] == "Bearer two"
+
+
+async def test_a_model_that_no_engine_serves_is_refused_in_an_engines_words(servers: Servers) -> None:
+    with pytest.raises(InvalidParameterError, match="gone"):
+        await servers.fleet.complete(replace(GENERATION, model="gone"))
+
+
+async def test_the_models_of_all_engines_are_served_each_once_also_while_one_is_away(
+    servers: Servers,
+) -> None:
+    assert [served.id for served in await servers.fleet.models()] == ["small", "large"]
+    away = VllmEngine(Engine(vllm_url="http://127.0.0.1:9"))
+    here = servers.fleet.on("three")
+    assert isinstance(here, VllmEngine)
+    some = VllmFleet({"away": away, "three": here})
+    assert [served.id for served in await some.models()] == ["large"]
+    await some.health()
+    with pytest.raises(EngineConnectionError):
+        await VllmFleet({"away": away}).health()
+    await away.aclose()
+
+
+async def test_an_engine_that_is_not_in_the_directory_is_not_asked(servers: Servers) -> None:
+    with pytest.raises(EngineConnectionError, match="four"):
+        await servers.fleet.complete(replace(GENERATION, engine="four"))
+
+
+async def test_counters_are_the_sums(servers: Servers) -> None:
+    assert (await servers.fleet.counters()).requests_running == 0
+    assert await servers.fleet.abort(["x"]) is False
+    servers.two.aborts = True
+    assert await servers.fleet.abort(["x"]) is True

@@ -1,0 +1,99 @@
+"""Which of several engines serves a session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.vllm.fleet import VllmFleet
+from cwm.domain.engine_health import GONE_AFTER
+from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from tests.fakes.engine import FakeEngine
+from tests.fakes.kv_tier import FakeKvTier
+from tests.services.replicas_of import ANN
+from tests.services.windows_of import Gateway, gateway
+
+
+@dataclass
+class Fleet:
+    """Two engines of one model and one of another, on one cache, and a gateway in front of them."""
+
+    one: FakeEngine
+    two: FakeEngine
+    other: FakeEngine
+    cwm: Gateway
+
+    async def engine_of(self, session_id: str) -> str | None:
+        session = await self.cwm.registry.session("acme", session_id)
+        assert session is not None
+        return session.engine
+
+    async def lose(self, name: str, engine: FakeEngine) -> None:
+        engine.away = True
+        for _ in range(GONE_AFTER):
+            await self.cwm.directory.look_at(name, self.cwm.clock)
+
+
+@pytest.fixture
+async def fleet(sqlite: Database) -> AsyncIterator[Fleet]:
+    tier = FakeKvTier()
+    one, two = FakeEngine(tier), FakeEngine(tier)
+    other = FakeEngine(tier, model="large", root="/models/large", fingerprint="fp-3")
+    engines: dict[str, Any] = {"one": one, "two": two, "other": other}
+    cwm = gateway(sqlite, one, served=VllmFleet(cast("Any", engines)))
+    yield Fleet(one, two, other, cwm)
+    await cwm.settle()
+
+
+def asked(engine: FakeEngine) -> int:
+    """The turns that an engine was asked for."""
+    return sum(request.max_tokens > 1 for request in engine.requests)
+
+
+async def test_a_session_stays_on_the_engine_that_took_its_first_turn(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    first = await fleet.engine_of("s1")
+    assert first == "one"
+    fleet.cwm.directory.health["one"].running = 5
+    await fleet.cwm.says("s1", "On.")
+    await fleet.cwm.session("s2")
+    assert (await fleet.engine_of("s1"), await fleet.engine_of("s2")) == ("one", "two")
+    assert (asked(fleet.one), asked(fleet.two)) == (2, 1)
+
+
+async def test_a_session_goes_on_elsewhere_with_its_kv_when_its_engine_is_gone(fleet: Fleet) -> None:
+    context = await fleet.cwm.session("s1")
+    await fleet.lose("one", fleet.one)
+    answer = await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "two"
+    assert answer.cached_tokens >= len(context) // fleet.cwm.kv_tier.chunk_size * fleet.cwm.kv_tier.chunk_size
+
+
+async def test_each_model_is_served_by_its_own_engine(fleet: Fleet) -> None:
+    await fleet.cwm.open_session(ANN, "s1", "large")
+    await fleet.cwm.says("s1", "Hello.")
+    assert await fleet.engine_of("s1") == "other"
+    assert (asked(fleet.one), asked(fleet.two), asked(fleet.other)) == (0, 0, 1)
+    with pytest.raises(InvalidParameterError):
+        await fleet.cwm.open_session(ANN, "s2", "huge")
+
+
+async def test_a_session_whose_engines_are_all_gone_says_so_and_stays_where_it_was(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    await fleet.lose("one", fleet.one)
+    await fleet.lose("two", fleet.two)
+    with pytest.raises((EngineConnectionError, InvalidParameterError)):
+        await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "one"
+
+
+async def test_a_window_thaws_on_an_engine_that_is_there(fleet: Fleet) -> None:
+    window = await fleet.cwm.window("w1")
+    await fleet.lose("one", fleet.one)
+    thawed = await fleet.cwm.thaw(ANN, "w1")
+    assert thawed.session.engine == "two"
+    assert thawed.receipt.tokens_restored >= window.block_count * fleet.cwm.kv_tier.chunk_size

@@ -1,0 +1,56 @@
+"""The engines in ``cwm.yaml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cwm.settings import SettingsError
+from cwm.settings.load import load
+
+
+def read(tmp_path: Path, text: str, **environ: str) -> dict[str, object]:
+    (tmp_path / "cwm.yaml").write_text(text)
+    return dict(load(environ, tmp_path / "cwm.yaml").engines)
+
+
+def test_an_engine_has_its_own_address_and_key_and_shares_the_rest(tmp_path: Path) -> None:
+    text = """
+engine: {request_timeout_seconds: 30}
+engines:
+  one: {url: "http://10.0.0.1:8000/", api_key: "${ONE_KEY}"}
+  two: {url: "http://10.0.0.2:8000", lmcache: "http://10.0.0.9:9000"}
+  three: {url: "http://10.0.0.3:8000", lmcache: none}
+"""
+    (tmp_path / "cwm.yaml").write_text(text)
+    settings = load({"ONE_KEY": "a long secret"}, tmp_path / "cwm.yaml")
+    one, two, three = settings.engines.values()
+    assert (one.vllm_url, one.lmcache_url) == ("http://10.0.0.1:8000", "http://10.0.0.1:8081")
+    assert one.vllm_api_key is not None
+    assert one.vllm_api_key.get_secret_value() == "a long secret"
+    assert (two.lmcache_url, three.lmcache_url) == ("http://10.0.0.9:9000", "none")
+    assert {one.request_timeout_seconds, two.request_timeout_seconds} == {30}
+    assert "a long secret" in settings.secrets()
+    assert "ONE_KEY" not in settings.unknown_env
+
+
+def test_without_engines_there_is_the_one_of_the_settings(tmp_path: Path) -> None:
+    assert read(tmp_path, "engines:\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("engines: [one]", "engines by name"),
+        ("engines: {One: {url: 'http://h:1'}}", "a name has"),
+        ("engines: {one: {}}", "engines.one.url"),
+        ("engines: {one: {url: 'ftp://h'}}", "must be an http"),
+        ("engines: {one: {url: 'http://u:p@h:1'}}", "must not contain a user"),
+        ("engines: {one: {url: 'http://h:1', api_key: '${NOT_SET}'}}", "NOT_SET is not set"),
+        ("engines: {one: {url: 'http://h:1', color: red}}", "is not a field of an engine"),
+    ],
+)
+def test_what_cannot_be_an_engine_is_refused_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        read(tmp_path, text)
