@@ -1,4 +1,7 @@
-"""Whether an engine is there, by what was seen of it: a single lost answer does not make it go, nor a single one bring it back."""
+"""Whether an engine is there, by what was seen of it, and how much it has to do.
+
+A single lost answer does not make an engine go, nor does a single one bring it back.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,29 @@ BACK_AFTER: Final = 2
 
 @dataclass(slots=True)
 class EngineHealth:
-    """``since``: when it went, or came back; None if it never went. ``running``: requests that it is working on."""
+    """``since``: when it went, or came back; None if it never went. ``running`` and ``waiting``: requests by its own last count.
+
+    ``sent``: this gateway's requests to it that have not ended. ``last_sent``: the number, in their order over all engines, of the last one.
+    """
 
     is_up: bool = True
     since: datetime | None = None
     reason: str = ""
     running: float = 0.0
+    waiting: float = 0.0
+    sent: int = 0
+    last_sent: int = 0
+    _sent_then: int = 0
     _in_a_row: int = 0
+
+    @property
+    def load(self) -> float:
+        """The requests that it has: its own last count, and what this gateway has sent, or seen end, since."""
+        return max(self.sent, self.running + self.waiting + self.sent - self._sent_then)
+
+    def counted(self, running: float, waiting: float) -> None:
+        """It said how many requests it has."""
+        self.running, self.waiting, self._sent_then = running, waiting, self.sent
 
     def answered(self, at: datetime) -> bool:
         """It answered. Whether it is back by that."""

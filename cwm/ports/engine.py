@@ -82,7 +82,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals in tokens since the engine started, and the number of requests running now.
+    """Totals in tokens since the engine started, and the numbers of requests that run and that wait now.
 
     ``prompt_tokens_by_source`` uses the engine's own names of sources.
     """
@@ -93,6 +93,7 @@ class Counters:
     external_queries: float
     external_hits: float
     requests_running: float
+    requests_waiting: float = 0.0
 
 
 class ForwardedResponse(Protocol):

@@ -45,7 +45,7 @@ class _Run:
 class FakeEngine:
     """``gate`` holds every answer back until it is set; ``breaks_after`` so many tokens a stream breaks off.
 
-    Another ``fingerprint`` makes it another engine, and so do other ``weights``; without, it reports none. ``requests`` are all generations in their order.
+    ``health_gate`` holds back what it says of itself. Another ``fingerprint`` makes it another engine, and so do other ``weights``; without, it reports none. ``requests`` are all generations in their order.
     """
 
     kv_tier: FakeKvTier = field(default_factory=FakeKvTier)
@@ -57,6 +57,9 @@ class FakeEngine:
     max_model_len: int = 8192
     template: str = "chatml"
     away: bool = False
+    busy: tuple[float, float] = (0.0, 0.0)
+    """Requests of others that run, and that wait."""
+    health_gate: asyncio.Event | None = None
     gate: asyncio.Event | None = None
     breaks_after: int | None = None
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -86,6 +89,8 @@ class FakeEngine:
         return _VERSION
 
     async def health(self) -> None:
+        if self.health_gate is not None:
+            await self.health_gate.wait()
         if self.away:
             raise EngineConnectionError("vLLM does not answer.")
 
@@ -161,7 +166,12 @@ class FakeEngine:
         await self.health()
         told = self._totals
         return Counters(
-            dict(self._sources), told["asked"], told["hit"], told["asked outside"], told["hit outside"], 0
+            dict(self._sources),
+            told["asked"],
+            told["hit"],
+            told["asked outside"],
+            told["hit outside"],
+            *self.busy,
         )
 
     async def abort(self, generation_ids: Sequence[str]) -> bool:

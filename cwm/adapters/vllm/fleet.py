@@ -123,6 +123,7 @@ class VllmFleet:
             sum(counters.external_queries for counters in each),
             sum(counters.external_hits for counters in each),
             sum(counters.requests_running for counters in each),
+            sum(counters.requests_waiting for counters in each),
         )
 
     async def abort(self, generation_ids: Sequence[str]) -> bool:

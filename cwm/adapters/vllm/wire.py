@@ -24,6 +24,7 @@ _COUNTED: Final = (
     "vllm:external_prefix_cache_queries_total",
     "vllm:external_prefix_cache_hits_total",
     "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
 )
 
 # ``kv_transfer_params``: of deploy/engine/cwm_engine/connector.py (request and response), and of LMCache itself.
@@ -185,6 +186,7 @@ def counters(exposition: str) -> Counters:
         external_queries=totals["vllm:external_prefix_cache_queries_total"],
         external_hits=totals["vllm:external_prefix_cache_hits_total"],
         requests_running=totals["vllm:num_requests_running"],
+        requests_waiting=totals["vllm:num_requests_waiting"],
     )
 
 

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
 from cwm.domain.engine_health import EngineHealth
-from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.domain.errors import (
+    CwmError,
+    EngineConnectionError,
+    EngineResponseError,
+    EngineTimeoutError,
+    InvalidParameterError,
+)
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session
@@ -32,6 +40,8 @@ _TOKENIZER_PROBE: Final = (
 )
 _DIGEST_CHARS: Final = 16
 _START: Final = "start:"
+# Of a look at one of several engines, which delays none of the others.
+_LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,13 +59,18 @@ class EngineDirectory:
     aliases: ModelAliases = field(default_factory=ModelAliases)
     _known: dict[tuple[str, str], EngineIdentity] = field(default_factory=dict)
     """By the names of engine and model; under an empty name those that a caller gets who names none."""
+    _models: dict[str, list[ServedModel]] = field(default_factory=dict)
+    """What each engine serves, as far as is known."""
     _serving: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The engines of each served model; empty while they are not known."""
     health: dict[str, EngineHealth] = field(default_factory=dict)
     """What was seen of each engine, by name."""
+    _changed: set[str] = field(default_factory=set)
+    """Engines that did not answer since they said what they serve."""
+    _sent: int = 0
     _hardened: set[str] = field(default_factory=set)
     _facts: dict[str, KvTierFacts] = field(default_factory=dict)
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def identity(self, model: str | None = None, engine: str = "") -> EngineIdentity:
         """The identity of ``model``, by default of the first model served, on ``engine``, by default on the first that serves it.
@@ -66,7 +81,7 @@ class EngineDirectory:
         identity = self._known.get(key)
         if identity is not None:
             return identity
-        async with self._lock:
+        async with self._locks[engine]:
             identity = self._known.get(key)
             if identity is None:
                 identity = await self._ask(model, engine)
@@ -88,11 +103,28 @@ class EngineDirectory:
         return await self.identity(session.model, engine or "")
 
     async def candidates(self, model: str) -> tuple[str, ...]:
-        """The names of the engines that serve ``model`` and are there, the one with the least work first."""
+        """The names of the engines that serve ``model`` and are there: the one with the least work first, of equals the one not asked for longest."""
         if model not in self._serving:
             await self._look()
         here = [name for name in self._serving.get(model, ()) if self._seen(name).is_up]
-        return tuple(sorted(here, key=lambda name: self._seen(name).running))
+        return tuple(sorted(here, key=lambda name: (self._seen(name).load, self._seen(name).last_sent)))
+
+    async def is_here(self, engine: str | None, model: str) -> bool:
+        """Whether an engine is there and serves ``model``."""
+        if model not in self._serving:
+            await self._look()
+        return engine in self._serving.get(model, ()) and self._seen(engine or "").is_up
+
+    @contextmanager
+    def works(self, engine: str) -> Iterator[None]:
+        """Counts a request to an engine, from when it is decided to its end."""
+        seen = self._seen(engine)
+        self._sent += 1
+        seen.sent, seen.last_sent = seen.sent + 1, self._sent
+        try:
+            yield
+        finally:
+            seen.sent -= 1
 
     def _seen(self, engine: str) -> EngineHealth:
         return self.health.setdefault(engine, EngineHealth())
@@ -128,28 +160,56 @@ class EngineDirectory:
     def forget(self, engine: str = "") -> None:
         """Clear the cache, or what it has of one engine; the next use reads the identities again."""
         self._known = {key: known for key, known in self._known.items() if engine not in {"", known.engine}}
-        self._serving = {}
+        if engine:
+            self._changed.add(engine)
+        else:
+            self._serve({})
 
     async def watch(self, interval_seconds: float, clock: Clock) -> None:
         """Look at every engine again and again, and forget those that do not answer. Runs until cancelled.
 
-        The interval must be shorter than the restart of any engine.
+        The interval must be shorter than the restart of any engine. One that is slow to answer delays no look at the others.
         """
-        while True:
-            await asyncio.gather(*(self.look_at(name, clock) for name in self.engine.names()))
-            await asyncio.sleep(interval_seconds)
+        looks: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                names = self.engine.names()
+                looks = {name: look for name, look in looks.items() if name in names and not look.done()}
+                for name in names:
+                    if name not in looks:
+                        looks[name] = group.create_task(self.look_at(name, clock))
+                await asyncio.sleep(interval_seconds)
 
     async def look_at(self, name: str, clock: Clock) -> None:
-        """Ask one engine whether it is well."""
-        seen = self._seen(name)
+        """Ask one engine whether it is well; and if there are others, how much it has to do, and what it serves if that is not known."""
+        seen, reason = self._seen(name), ""
         try:
-            await self.engine.on(name).health()
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self.engine.on(name).health()
         except CwmError as error:
             self.forget(name)
-            seen.failed(clock.now(), str(error))
+            reason = error.message
+        except TimeoutError:
+            reason = f"It did not answer within {_LOOK_SECONDS:g} s."
+        if reason:
+            seen.failed(clock.now(), reason)
             return
-        if seen.answered(clock.now()):
-            self._serving = {}
+        seen.answered(clock.now())
+        if len(self.engine.names()) > 1:
+            with suppress(CwmError, TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    counters = await self.engine.on(name).counters()
+                    seen.counted(counters.requests_running, counters.requests_waiting)
+                    if name not in self._models or name in self._changed:
+                        self._serve({**self._models, name: await self.engine.on(name).models()})
+                        self._changed.discard(name)
+
+    def _serve(self, models: dict[str, list[ServedModel]]) -> None:
+        """Note what each engine serves."""
+        self._models, self._serving = models, {}
+        for name in self.engine.names():
+            for served in models.get(name, ()):
+                self._serving[served.id] = (*self._serving.get(served.id, ()), name)
 
     async def _without_cache(self, engine: str) -> bool:
         """Whether no LMCache is configured. One that does not answer yet still counts as configured."""
@@ -167,12 +227,11 @@ class EngineDirectory:
             self._facts[engine] = facts
         return facts
 
-    async def _look(self) -> dict[str, list[ServedModel]]:
-        """The models of every engine that answers. The first engine's error if none does."""
-        names = self.engine.names()
-        answers = await asyncio.gather(
-            *(self.engine.on(name).models() for name in names), return_exceptions=True
-        )
+    async def _look(self, engine: str = "") -> dict[str, list[ServedModel]]:
+        """The models of one engine, else of every engine that is there and answers. The first engine's error if none does."""
+        names = (engine,) if engine else self.engine.names()
+        names = tuple(name for name in names if self._seen(name).is_up) or names
+        answers = await asyncio.gather(*(self._models_of(name) for name in names), return_exceptions=True)
         by_engine = {
             name: answer
             for name, answer in zip(names, answers, strict=True)
@@ -181,15 +240,24 @@ class EngineDirectory:
         for answer in answers:
             if isinstance(answer, BaseException) and (not by_engine or not isinstance(answer, CwmError)):
                 raise answer
-        serving: dict[str, tuple[str, ...]] = {}
-        for name, models in by_engine.items():
-            for served in models:
-                serving[served.id] = (*serving.get(served.id, ()), name)
-        self._serving = serving
+        self._changed -= by_engine.keys()
+        self._serve({**self._models, **by_engine})
         return by_engine
 
+    async def _models_of(self, engine: str) -> list[ServedModel]:
+        """CWM-6001 for one of several engines that holds up the others."""
+        if len(self.engine.names()) == 1:
+            return await self.engine.on(engine).models()
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                return await self.engine.on(engine).models()
+        except TimeoutError:
+            raise EngineTimeoutError(
+                f"Engine '{engine}' does not answer within {_LOOK_SECONDS:g} s.", engine=engine
+            ) from None
+
     async def _ask(self, model: str | None, wanted: str) -> EngineIdentity:
-        by_engine = await self._look()
+        by_engine = await self._look(wanted)
         name, served = _choose(by_engine, model, wanted)
         engine, facts = self.engine.on(name), await self._facts_now(name)
         probe = await _probe_ids(engine, served, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from cwm.domain.engine import EngineIdentity
@@ -16,24 +17,40 @@ class Place:
     registry: Registry
     directory: EngineDirectory
 
-    async def __call__(self, session: Session) -> EngineIdentity:
-        """The identity of the session's model on the engine that takes its next turn.
+    async def __call__(self, session: Session, turn: ExitStack) -> EngineIdentity:
+        """The identity of the session's model on the engine that takes its next turn, and counts as that engine's work until ``turn`` is closed.
 
         A session stays where it is while that engine is there; another one goes to the engine with the least work. CWM-1003 if no
         engine serves the model, CWM-5001 if those that do are gone.
         """
         if len(self.directory.engine.names()) == 1:
             return await self.directory.identity(session.model)
-        candidates = await self.directory.candidates(session.model)
-        if session.engine in candidates:
-            return await self.directory.identity(session.model, session.engine or "")
+        if await self.directory.is_here(session.engine, session.model):
+            return await self._at(session.engine or "", session.model, turn)
+        chosen = await self._chosen(session.model)
+        with ExitStack() as choice:
+            # Counted from now on: others are placed while this choice is written down.
+            choice.enter_context(self.directory.works(chosen))
+            settled = await self.registry.settle_session(session, chosen, session.engine)
+            if settled in {None, chosen} or not await self.directory.is_here(settled, session.model):
+                turn.enter_context(choice.pop_all())
+                return await self.directory.identity(session.model, chosen)
+        # Another gateway has placed it meanwhile.
+        return await self._at(settled or "", session.model, turn)
+
+    async def anywhere(self, model: str, turn: ExitStack) -> EngineIdentity:
+        """As for a session that has no engine, for a request without one."""
+        if len(self.directory.engine.names()) == 1:
+            return await self.directory.identity(model)
+        return await self._at(await self._chosen(model), model, turn)
+
+    async def _at(self, engine: str, model: str, turn: ExitStack) -> EngineIdentity:
+        turn.enter_context(self.directory.works(engine))
+        return await self.directory.identity(model, engine)
+
+    async def _chosen(self, model: str) -> str:
+        candidates = await self.directory.candidates(model)
         if not candidates:
-            await self.directory.identity(session.model)
-            raise EngineConnectionError(
-                f"No engine that serves '{session.model}' answers.", model=session.model
-            )
-        settled = await self.registry.settle_session(session, candidates[0], session.engine)
-        if settled not in candidates:
-            # Another gateway has placed it meanwhile, on an engine that this one does not see.
-            return await self.directory.identity(session.model, candidates[0])
-        return await self.directory.identity(session.model, settled or candidates[0])
+            await self.directory.identity(model)
+            raise EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
+        return candidates[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -167,12 +167,13 @@ class Admission:
         is_named = any(names) or (ask is not None and (ask.stored or ask.conversation is not None))
         return bool(is_named) or (policy is Capture.ALL and request.operation == "chat")
 
-    async def without_session(self, principal: Principal, request: TurnRequest) -> Outbound:
+    async def without_session(self, principal: Principal, request: TurnRequest, work: ExitStack) -> Outbound:
         identity = await self._served(request.model)
         if identity is None:
             # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
             identity = await self.directory.identity(None)
         else:
+            identity = await self.place.anywhere(identity.model, work)
             request = request.addressed_to(identity.model, identity.max_model_len)
         _require_room(request.prompt_tokens, identity)
         base = salt_scope_of(self.open_session.cache_scope, principal, None)
@@ -194,14 +195,15 @@ class Admission:
         request: TurnRequest,
         turn: RunningTurn,
         source: Continued | None,
-        captured: Captured | None = None,
+        captured: Captured | None,
+        work: ExitStack,
     ) -> Outbound:
         session_id = incoming.session_id or ""
         session = await self._session(principal, session_id)
         identity = await self._served(request.model)
         if session is None:
             if identity is None:
-                return await self.without_session(principal, request)
+                return await self.without_session(principal, request, work)
             session = await self._open(principal, incoming, identity.model, captured)
         if captured is not None:
             session = await self._revived(principal, session)
@@ -213,7 +215,7 @@ class Admission:
                 session_id=session_id,
                 model=session.model,
             )
-        identity = await self.place(session)
+        identity = await self.place(session, work)
         request = request.addressed_to(identity.model, identity.max_model_len)
         messages = await aside(len(incoming.body), request.messages)
         prompt = None

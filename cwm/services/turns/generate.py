@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cwm.background import BackgroundTasks
 from cwm.domain.constraints import SchemaLimits
+from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.names import require_session_id
@@ -142,7 +143,9 @@ class Generate:
                 details.update(of_another(principal, session.owner))
                 session.require_live("a turn")
                 await self.limits.require_tokens(principal)
-                generated = await self._turn(principal, session, turn, in_flight, caller)
+                with ExitStack() as scope:
+                    identity = await self.place(session, scope)
+                    generated = await self._turn(principal, session, identity, turn, in_flight, caller)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
         return generated
 
@@ -150,11 +153,11 @@ class Generate:
         self,
         principal: Principal,
         session: Session,
+        identity: EngineIdentity,
         turn: TurnInput,
         in_flight: RunningTurn,
         caller: _Caller,
     ) -> Generated:
-        identity = await self.place(session)
         context = await self.registry.session_tokens(principal.tenant, session.id)
         template = self._template(session, context, turn)
         prompt = context + await self._new_ids(session, context, turn, template)

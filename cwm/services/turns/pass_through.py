@@ -113,13 +113,13 @@ class PassThrough:
             elif (captured := await self.admission.captured(principal, incoming, request)) is not None:
                 incoming = replace(incoming, session_id=captured.session_id)
             if incoming.session_id is None:
-                outbound = await self.admission.without_session(principal, request)
+                outbound = await self.admission.without_session(principal, request, scope)
             else:
                 request.require_recordable()
                 session_id = await self.admission.session_id(principal, incoming.session_id)
                 turn = scope.enter_context(self.turns.begin(principal, session_id))
                 outbound = await self.admission.to_session(
-                    principal, incoming, request, turn, source, captured
+                    principal, incoming, request, turn, source, captured, scope
                 )
             return await self._start(incoming, outbound, scope.pop_all(), principal)
 

@@ -82,6 +82,8 @@ class FakeVllm:
     deployment: str | None = None
     aborts: bool = False
     middleware: bool = True
+    busy: tuple[float, float] = (0.0, 0.0)
+    """Requests that run, and that wait, as its metrics have them."""
     render_status: int = 404
     """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
     aborted: list[str] = field(default_factory=list)
@@ -164,7 +166,7 @@ class _Reply:
         elif path == "/tokenizer_info" and not self.fake.has_tokenizer_info:
             await self._json(404, {"detail": "Not Found"})
         elif path == "/metrics":
-            await self._whole(200, _METRICS.encode())
+            await self._whole(200, (_METRICS + _BUSY.format(*self.fake.busy)).encode())
         elif path in {f"{MESSAGES}/count_tokens", f"{MESSAGES}/render", f"{RESPONSES}/render"}:
             ids = (fake_responses if self._is_response else fake_messages).prompt_ids(self.seen.json)
             await self._json(200, {"input_tokens": len(ids), "token_ids": ids})
@@ -479,6 +481,9 @@ _PLAIN: dict[str, Any] = {
 }
 _METRICS = """# TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="0"} 1.0
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="fake"} 0.0
+"""
+_BUSY = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{engine="0",model_name="fake"}} {}
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{engine="0",model_name="fake"}} {}
 """

@@ -77,7 +77,9 @@ async def test_an_engine_that_is_not_in_the_directory_is_not_asked(servers: Serv
 
 
 async def test_counters_are_the_sums(servers: Servers) -> None:
-    assert (await servers.fleet.counters()).requests_running == 0
+    servers.one.busy, servers.two.busy = (2, 0), (3, 4)
+    counters = await servers.fleet.counters()
+    assert (counters.requests_running, counters.requests_waiting) == (5, 4)
     assert await servers.fleet.abort(["x"]) is False
     servers.two.aborts = True
     assert await servers.fleet.abort(["x"]) is True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,6 +14,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.engine_health import GONE_AFTER
 from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
 from tests.services.replicas_of import ANN
@@ -31,6 +34,10 @@ class Fleet:
         session = await self.cwm.registry.session("acme", session_id)
         assert session is not None
         return session.engine
+
+    async def looked_at(self) -> None:
+        for name in ("one", "two"):
+            await self.cwm.directory.look_at(name, self.cwm.clock)
 
     async def lose(self, name: str, engine: FakeEngine) -> None:
         engine.away = True
@@ -63,6 +70,54 @@ async def test_a_session_stays_on_the_engine_that_took_its_first_turn(fleet: Fle
     await fleet.cwm.session("s2")
     assert (await fleet.engine_of("s1"), await fleet.engine_of("s2")) == ("one", "two")
     assert (asked(fleet.one), asked(fleet.two)) == (2, 1)
+
+
+async def test_a_new_session_goes_to_the_engine_that_has_the_least_to_do_by_its_own_count(
+    fleet: Fleet,
+) -> None:
+    fleet.one.busy, fleet.two.busy = (3, 0), (1, 4)
+    await fleet.looked_at()
+    await fleet.cwm.session("s1")
+    fleet.two.busy = (1, 1)
+    await fleet.looked_at()
+    await fleet.cwm.session("s2")
+    assert (await fleet.engine_of("s1"), await fleet.engine_of("s2")) == ("one", "two")
+
+
+async def test_sessions_that_begin_at_once_are_spread_over_the_engines(fleet: Fleet) -> None:
+    fleet.two.busy = (2, 0)
+    await fleet.looked_at()
+    names = [f"s{number}" for number in range(10)]
+    for name in names:
+        await fleet.cwm.open_session(ANN, name)
+    await asyncio.gather(*(fleet.cwm.says(name, "Hello.") for name in names))
+    assert Counter([await fleet.engine_of(name) for name in names]) == {"one": 6, "two": 4}
+    assert [fleet.cwm.directory.health[name].load for name in ("one", "two")] == [0, 2]
+
+
+async def test_engines_with_equal_work_take_turns(fleet: Fleet) -> None:
+    for name in ("s1", "s2", "s3", "s4"):
+        await fleet.cwm.session(name)
+    assert [await fleet.engine_of(name) for name in ("s1", "s2", "s3", "s4")] == ["one", "two", "one", "two"]
+
+
+async def test_an_engine_that_hangs_delays_no_look_at_the_others(fleet: Fleet) -> None:
+    fleet.one.health_gate = asyncio.Event()
+    fleet.two.away = True
+    watch = asyncio.create_task(fleet.cwm.directory.watch(0.001, fleet.cwm.clock))
+    health = fleet.cwm.directory.health
+    await eventually(lambda: "two" in health and not health["two"].is_up)
+    watch.cancel()
+    assert health["one"].is_up
+
+
+async def test_one_lost_answer_leaves_sessions_where_they_are(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    fleet.one.away = True
+    await fleet.cwm.directory.look_at("one", fleet.cwm.clock)
+    fleet.one.away = False
+    await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "one"
 
 
 async def test_a_session_goes_on_elsewhere_with_its_kv_when_its_engine_is_gone(fleet: Fleet) -> None:
