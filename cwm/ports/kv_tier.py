@@ -39,12 +39,13 @@ class PrefixKey:
 class Placement:
     """One chunk as the directory lists it: its hash (hex), the bytes of one copy, and the tiers listed for it.
 
-    The directory can be wrong in both directions; only a prefetch proves that a chunk is there.
+    ``engines``: those whose LMCache server has a copy of its own, which only tells anything where there are several. The directory can be wrong in both directions; only a prefetch proves that a chunk is there.
     """
 
     hash: str
     size_bytes: int
     tiers: frozenset[Tier]
+    engines: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

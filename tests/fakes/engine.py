@@ -60,6 +60,7 @@ class FakeEngine:
     busy: tuple[float, float] = (0.0, 0.0)
     """Requests of others that run, and that wait."""
     health_gate: asyncio.Event | None = None
+    calls: int = 0
     gate: asyncio.Event | None = None
     breaks_after: int | None = None
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,6 +90,7 @@ class FakeEngine:
         return _VERSION
 
     async def health(self) -> None:
+        self.calls += 1
         if self.health_gate is not None:
             await self.health_gate.wait()
         if self.away:

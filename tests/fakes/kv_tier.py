@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,10 @@ class FakeKvTier:
     present: bool = True
     away: bool = False
     l1_is_read: bool = False
+    beside_engines: dict[str, int] = field(default_factory=dict)
+    """How many leading chunks of any prefix the server of an engine has on its own."""
+    lookup_gate: asyncio.Event | None = None
+    lookups: int = 0
     full: set[Tier] = field(default_factory=set)
     copies: dict[Name, dict[Tier, Copy]] = field(default_factory=dict)
     attached: dict[str, None] = field(default_factory=dict)
@@ -100,10 +105,16 @@ class FakeKvTier:
             tiers = self._directory.setdefault(name, set())
             (tiers.add if is_there else tiers.discard)(tier)
         self._news.clear()
+        self.lookups += 1
+        if self.lookup_gate is not None:
+            await self.lookup_gate.wait()
         return [
-            Placement(name.hash, CHUNK_BYTES if tiers else 0, tiers)
-            for name, tiers in zip(names, known, strict=True)
+            Placement(name.hash, CHUNK_BYTES if tiers else 0, tiers, self._holders(at))
+            for at, (name, tiers) in enumerate(zip(names, known, strict=True))
         ]
+
+    def _holders(self, at: int) -> frozenset[str]:
+        return frozenset(engine for engine, chunks in self.beside_engines.items() if at < chunks)
 
     def lower_tiers(self) -> tuple[Tier, ...]:
         return () if self._last_facts is None else self._last_facts.lower_tiers

@@ -12,6 +12,7 @@ import httpx2
 
 from cwm.adapters import certificates
 from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
+from cwm.adapters.lmcache.neighbours import Neighbours
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
 from cwm.domain.polling import pause_seconds
@@ -54,6 +55,7 @@ class LmcacheTier:
         self._server = next(iter(self._servers.values()), settings.lmcache_url)
         self._coordinator = settings.coordinator_url
         self._instance: str | None = None
+        self._neighbours = Neighbours(self._servers)
         self._last_facts: KvTierFacts | None = None
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(_CALL_TIMEOUT_SECONDS, connect=settings.connect_timeout_seconds),
@@ -95,11 +97,15 @@ class LmcacheTier:
     def configure(self, servers: Mapping[str, str]) -> None:
         """Replace the servers beside engines."""
         self._servers = dict(servers)
+        self._neighbours = Neighbours(self._servers)
         self._server = next(iter(self._servers.values()), self._server)
 
     def beside(self, engine: str) -> Self:
+        server = self._servers.get(engine, self._server)
+        if server == self._server:
+            return self
         clone = copy.copy(self)
-        clone._server = self._servers.get(engine, self._server)  # noqa: SLF001 - a copy of itself
+        clone._server = server  # noqa: SLF001 - a copy of itself
         return clone
 
     async def on(self, instance: str) -> Self:
@@ -126,16 +132,22 @@ class LmcacheTier:
         if not self._present:
             return []
         answer = await self._post(f"{self._coordinator}/directory/lookup", _body(prefix))
-        entries: dict[str, tuple[int, set[Tier]]] = {}
+        copies: dict[str, list[dict[str, Any]]] = {}
         for result in answer["results"]:
-            entry = entries.setdefault(result["key"]["chunk_hash_hex"], (0, set()))
-            sizes = [placement["size_bytes"] for placement in result["placements"]]
-            tiers = entry[1] | {
-                tier for placement in result["placements"] if (tier := _tier(placement)) is not None
-            }
-            entries[result["key"]["chunk_hash_hex"]] = (max([entry[0], *sizes]), tiers)
-        names = self.expected_hashes(prefix) or list(entries)
-        return [Placement(name, *_size_and_tiers(entries.get(name))) for name in names]
+            copies.setdefault(result["key"]["chunk_hash_hex"], []).extend(result["placements"])
+        own = {copy["instance_id"] for each in copies.values() for copy in each if not _is_shared(copy)}
+        if self._neighbours.look_for(own):
+            await self._neighbours.learn(await self._instances())
+        names = self.expected_hashes(prefix) or list(copies)
+        return [self._placement(name, copies.get(name, [])) for name in names]
+
+    def _placement(self, name: str, copies: Sequence[Mapping[str, Any]]) -> Placement:
+        return Placement(
+            name,
+            max((copy["size_bytes"] for copy in copies), default=0),
+            frozenset(tier for copy in copies if (tier := _tier(copy)) is not None),
+            self._neighbours.of(copy["instance_id"] for copy in copies if not _is_shared(copy)),
+        )
 
     def lower_tiers(self) -> tuple[Tier, ...]:
         return self._last_facts.lower_tiers if self._last_facts is not None else ()
@@ -345,10 +357,6 @@ def _span_attributes(method: str, url: httpx2.URL) -> dict[str, str | int]:
     }
 
 
-def _size_and_tiers(entry: tuple[int, set[Tier]] | None) -> tuple[int, frozenset[Tier]]:
-    return (0, frozenset()) if entry is None else (entry[0], frozenset(entry[1]))
-
-
 def _body(prefix: PrefixKey) -> dict[str, Any]:
     return {
         "model_name": prefix.root,
@@ -356,6 +364,11 @@ def _body(prefix: PrefixKey) -> dict[str, Any]:
         "token_ids": prefix.token_ids,
         "cache_salt": prefix.cache_salt,
     }
+
+
+def _is_shared(placement: Mapping[str, Any]) -> bool:
+    """Whether every LMCache server reaches this copy."""
+    return placement["tier"] != "l1" and bool(placement.get("shared"))
 
 
 def _tier(placement: Mapping[str, Any]) -> Tier | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
 from uuid import uuid4
 
@@ -29,7 +31,7 @@ from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
-from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
+from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts, PrefixKey
 
 _PROBE_SALT: Final = "cwm1-probe"
 _PROBE_TEXT: Final = "CWM asks this engine who it is. "
@@ -42,6 +44,9 @@ _DIGEST_CHARS: Final = 16
 _START: Final = "start:"
 # Of a look at one of several engines, which delays none of the others.
 _LOOK_SECONDS: Final = 5.0
+# How long a placement waits for the coordinator, and how long it is not asked after it did not answer.
+_HELD_SECONDS: Final = 0.25
+_HELD_AGAIN_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -68,6 +73,7 @@ class EngineDirectory:
     _changed: set[str] = field(default_factory=set)
     """Engines that did not answer since they said what they serve."""
     _sent: int = 0
+    _held_again: float = 0.0
     _hardened: set[str] = field(default_factory=set)
     _facts: dict[str, KvTierFacts] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
@@ -108,6 +114,35 @@ class EngineDirectory:
             await self._look()
         here = [name for name in self._serving.get(model, ()) if self._seen(name).is_up]
         return tuple(sorted(here, key=lambda name: (self._seen(name).load, self._seen(name).last_sent)))
+
+    async def held(
+        self, model: str, engines: Sequence[str], tenant: str, salt_scope: str, token_ids: TokenIds
+    ) -> Mapping[str, int]:
+        """How many leading chunks of a prefix these engines have on their own, by the coordinator's directory.
+
+        Empty if it does not answer soon; then it is not asked again for a while.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._held_again:
+            return {}
+        held: Counter[str] = Counter()
+        try:
+            known = [self._known[name, model] for name in engines if (name, model) in self._known]
+            # Engines of one deployment share a salt.
+            keys = {
+                salt: PrefixKey(identity.root, identity.world_size, token_ids, salt)
+                for identity in known or [await self.identity(model, engines[0])]
+                if len(token_ids) >= (identity.chunk_size or math.inf)
+                for salt in (self.salt(tenant, salt_scope, identity),)
+            }
+            async with asyncio.timeout(_HELD_SECONDS):
+                for chunks in await asyncio.gather(*(self.kv_tier.lookup(key) for key in keys.values())):
+                    for name in engines:
+                        leading = takewhile(lambda chunk, name=name: name in chunk.engines, chunks)  # type: ignore[misc]
+                        held[name] = max(held[name], sum(1 for _ in leading))
+        except (CwmError, TimeoutError):
+            self._held_again = now + _HELD_AGAIN_SECONDS
+        return held
 
     async def is_here(self, engine: str | None, model: str) -> bool:
         """Whether an engine is there and serves ``model``."""

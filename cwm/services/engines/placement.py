@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import EngineConnectionError
+from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.ports.registry import Registry
 from cwm.services.engines.directory import EngineDirectory
@@ -20,14 +22,20 @@ class Place:
     async def __call__(self, session: Session, turn: ExitStack) -> EngineIdentity:
         """The identity of the session's model on the engine that takes its next turn, and counts as that engine's work until ``turn`` is closed.
 
-        A session stays where it is while that engine is there; another one goes to the engine with the least work. CWM-1003 if no
-        engine serves the model, CWM-5001 if those that do are gone.
+        A session stays where it is while that engine is there; another one goes to the engine that has most of its prefix, of equals to
+        the one with the least work. CWM-1003 if no engine serves the model, CWM-5001 if those that do are gone.
         """
         if len(self.directory.engine.names()) == 1:
             return await self.directory.identity(session.model)
         if await self.directory.is_here(session.engine, session.model):
             return await self._at(session.engine or "", session.model, turn)
-        chosen = await self._chosen(session.model)
+        chosen = await self._nearest(
+            session.model,
+            session.tenant,
+            session.salt_scope,
+            lambda: self.registry.session_tokens(session.tenant, session.id),
+            count=session.token_count,
+        )
         with ExitStack() as choice:
             # Counted from now on: others are placed while this choice is written down.
             choice.enter_context(self.directory.works(chosen))
@@ -38,19 +46,42 @@ class Place:
         # Another gateway has placed it meanwhile.
         return await self._at(settled or "", session.model, turn)
 
-    async def anywhere(self, model: str, turn: ExitStack) -> EngineIdentity:
-        """As for a session that has no engine, for a request without one."""
+    async def anywhere(
+        self, model: str, tenant: str, turn: ExitStack, salt_scope: str = "", token_ids: TokenIds = ()
+    ) -> EngineIdentity:
+        """As for a session that has no engine: for a request without a session, or a session to come with this prefix."""
         if len(self.directory.engine.names()) == 1:
             return await self.directory.identity(model)
-        return await self._at(await self._chosen(model), model, turn)
+
+        async def tokens() -> TokenIds:
+            return token_ids
+
+        chosen = await self._nearest(model, tenant, salt_scope, tokens, count=len(token_ids))
+        return await self._at(chosen, model, turn)
 
     async def _at(self, engine: str, model: str, turn: ExitStack) -> EngineIdentity:
         turn.enter_context(self.directory.works(engine))
         return await self.directory.identity(model, engine)
 
-    async def _chosen(self, model: str) -> str:
+    async def _nearest(
+        self,
+        model: str,
+        tenant: str,
+        salt_scope: str,
+        token_ids: Callable[[], Awaitable[TokenIds]],
+        *,
+        count: int,
+    ) -> str:
+        candidates = await self._candidates(model)
+        if len(candidates) == 1 or not count:
+            return candidates[0]
+        held = await self.directory.held(model, candidates, tenant, salt_scope, await token_ids())
+        # Others may have been placed meanwhile.
+        return max(await self._candidates(model), key=lambda name: held.get(name, 0))
+
+    async def _candidates(self, model: str) -> tuple[str, ...]:
         candidates = await self.directory.candidates(model)
         if not candidates:
             await self.directory.identity(model)
             raise EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
-        return candidates[0]
+        return candidates

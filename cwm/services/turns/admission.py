@@ -173,7 +173,7 @@ class Admission:
             # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
             identity = await self.directory.identity(None)
         else:
-            identity = await self.place.anywhere(identity.model, work)
+            identity = await self.place.anywhere(identity.model, principal.tenant, work)
             request = request.addressed_to(identity.model, identity.max_model_len)
         _require_room(request.prompt_tokens, identity)
         base = salt_scope_of(self.open_session.cache_scope, principal, None)

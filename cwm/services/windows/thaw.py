@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
@@ -133,15 +133,17 @@ class Thaw:
             template = template_from(source.metadata if source else {})
             intent = await self._begin(window, session_id)
             try:
-                thawed = await self._thaw(
-                    principal,
-                    window,
-                    intent,
-                    template,
-                    circle,
-                    accept_template=accept_template,
-                    verify=verify,
-                )
+                with ExitStack() as work:
+                    thawed = await self._thaw(
+                        principal,
+                        window,
+                        intent,
+                        template,
+                        circle,
+                        work,
+                        accept_template=accept_template,
+                        verify=verify,
+                    )
             except BaseException:
                 await to_its_end(self._end(intent))
                 raise
@@ -198,12 +200,13 @@ class Thaw:
         intent: Intent,
         template: Template,
         circle: str,
+        work: ExitStack,
         *,
         accept_template: bool,
         verify: bool,
     ) -> Thawed:
         snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
-        identity = await self._engine_of(window)
+        identity = await self._engine_of(window, snapshot.token_ids, work)
         changes = differences(window.identity, identity)
         _refuse_other_tokens(window, changes, accept_template=accept_template)
         if len(snapshot.token_ids) > identity.max_model_len:
@@ -270,9 +273,11 @@ class Thaw:
         if receipt.evidence.tokens_compared:
             self.meter.thaw_phase("verify", receipt.verify_ms)
 
-    async def _engine_of(self, window: Window) -> EngineIdentity:
+    async def _engine_of(self, window: Window, token_ids: TokenIds, work: ExitStack) -> EngineIdentity:
         try:
-            return await self.directory.identity(window.model)
+            return await self.generate.place.anywhere(
+                window.model, window.tenant, work, window.salt_scope, token_ids
+            )
         except InvalidParameterError as unserved:
             raise EngineResponseError(
                 f"Window '{window.name}' was frozen with the model '{window.model}', "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.engine_health import GONE_AFTER
 from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from cwm.services.engines.placement import Place
 from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
@@ -34,6 +36,11 @@ class Fleet:
         session = await self.cwm.registry.session("acme", session_id)
         assert session is not None
         return session.engine
+
+    async def add(self, name: str, engine: FakeEngine) -> None:
+        served = cast("VllmFleet", self.cwm.directory.engine)
+        served.configure({**served.by_name, name: cast("Any", engine)})
+        self.cwm.directory.forget()
 
     async def looked_at(self) -> None:
         for name in ("one", "two"):
@@ -118,6 +125,55 @@ async def test_one_lost_answer_leaves_sessions_where_they_are(fleet: Fleet) -> N
     fleet.one.away = False
     await fleet.cwm.says("s1", "On.")
     assert await fleet.engine_of("s1") == "one"
+
+
+async def test_a_session_without_an_engine_goes_where_most_of_its_prefix_is(fleet: Fleet) -> None:
+    await fleet.cwm.window("w1")
+    fleet.cwm.kv_tier.beside_engines.update(one=1, two=2)
+    fleet.two.busy = (3, 0)
+    await fleet.looked_at()
+    assert (await fleet.cwm.thaw(ANN, "w1", "s2")).session.engine == "two"
+    fleet.cwm.kv_tier.beside_engines["one"] = 2
+    assert (await fleet.cwm.thaw(ANN, "w1", "s3")).session.engine == "one", "it has less to do"
+
+
+async def test_a_session_whose_engine_is_gone_goes_where_most_of_its_prefix_is(fleet: Fleet) -> None:
+    await fleet.add("three", FakeEngine(fleet.cwm.kv_tier))
+    await fleet.cwm.session("s1")
+    fleet.cwm.kv_tier.beside_engines.update(one=3, three=2)
+    await fleet.lose("one", fleet.one)
+    await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "three"
+
+
+async def test_a_session_goes_to_the_engine_with_the_least_work_while_the_coordinator_does_not_answer(
+    fleet: Fleet,
+) -> None:
+    await fleet.cwm.window("w1")
+    tier = fleet.cwm.kv_tier
+    tier.beside_engines.update(one=2)
+    fleet.one.busy = (3, 0)
+    await fleet.looked_at()
+    tier.lookup_gate = asyncio.Event()
+    before = tier.lookups
+    for name in ("s2", "s3"):
+        async with asyncio.timeout(10):
+            assert (await fleet.cwm.thaw(ANN, "w1", name)).session.engine == "two"
+    assert tier.lookups == before + 1, "the second did not wait for it"
+
+
+async def test_what_has_no_prefix_and_what_has_its_engine_asks_nobody(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    session = await fleet.cwm.registry.session("acme", "s1")
+    assert session is not None
+    place = Place(cast("Any", None), fleet.cwm.directory)
+    before = (fleet.one.calls, fleet.cwm.kv_tier.lookups)
+    for _ in range(100):
+        with ExitStack() as turn:
+            assert (await place(session, turn)).engine == "one"
+    assert (fleet.one.calls, fleet.cwm.kv_tier.lookups) == before
+    await fleet.cwm.session("s2")
+    assert fleet.cwm.kv_tier.lookups == before[1]
 
 
 async def test_a_session_goes_on_elsewhere_with_its_kv_when_its_engine_is_gone(fleet: Fleet) -> None:
