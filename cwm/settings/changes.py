@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
 
 from cwm.domain.budgets import Budgets
@@ -59,14 +59,31 @@ def changes_between(old: Settings, new: Settings, names: Iterable[str]) -> list[
     ]
 
 
-def _own_of(settings: Settings) -> dict[str, str]:
-    """Of each engine what it does not share with the others."""
-    return {name: f"{each.vllm_url}, LMCache {each.lmcache_url}" for name, each in settings.engines.items()}
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an engine does not share with the others."""
+
+    url: str
+    lmcache: str
+    max_running: int | None
+    api_key: str = field(repr=False)
+
+
+def _own_of(settings: Settings) -> dict[str, EngineSettings]:
+    return {
+        name: EngineSettings(
+            each.vllm_url,
+            each.lmcache_url,
+            each.rules.max_running,
+            "" if each.vllm_api_key is None else each.vllm_api_key.get_secret_value(),
+        )
+        for name, each in settings.engines.items()
+    }
 
 
 def _setting(settings: Settings, name: str) -> Any:
-    title, _, field = name.partition(".")
-    return getattr(getattr(settings, title), field)
+    title, _, own_name = name.partition(".")
+    return getattr(getattr(settings, title), own_name)
 
 
 def _different(name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:

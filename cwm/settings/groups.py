@@ -23,6 +23,7 @@ from cwm.domain.upstream import UpstreamSpec
 from cwm.domain.visibility import PRIVATE
 from cwm.settings.auth import Auth
 from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verification
+from cwm.settings.engines import EngineEntry
 from cwm.settings.fields import Group
 from cwm.settings.front import Http, Limits, Security
 from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
@@ -91,7 +92,7 @@ class Settings:
     logging: Logging = field(default_factory=Logging)
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = field(default_factory=Tracing)
-    engines: Mapping[str, Engine] = field(default_factory=dict)
+    engines: Mapping[str, EngineEntry] = field(default_factory=dict)
     """The engines by name; empty if there is the one of :attr:`engine`."""
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)

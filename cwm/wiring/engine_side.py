@@ -14,6 +14,7 @@ from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.wire import VllmWire
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.list_cursor import ListCursors
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
@@ -47,6 +48,7 @@ from cwm.services.windows.freeze import Freeze
 from cwm.services.windows.quarantine import Quarantine
 from cwm.services.windows.thaw import Thaw
 from cwm.settings import Settings
+from cwm.settings.engines import EngineEntry
 from cwm.wiring.foundation import Foundation
 from cwm.wiring.limits import shared_with_others
 
@@ -78,17 +80,24 @@ class EngineSide:
         engines = {}
         for name, each in new.all_engines().items():
             kept = before.get(name)
-            engines[name] = (
-                kept if kept is not None and kept.settings == each else VllmEngine(each, tracer, media)
-            )
+            if kept is None or not (
+                kept.settings == each or (isinstance(each, EngineEntry) and each.reached_as(kept.settings))
+            ):
+                kept = VllmEngine(each, tracer, media)
+            engines[name] = kept
         if engines != before:
             self.engine.configure(engines)
             self.kv_tier.configure(_servers(new))
             self.directory.forget()
+        self.directory.rules = _rules(new)
         self.directory.aliases = new.aliases
         self.conversations.policies = new.capture
         self.turns.keep = new.keep
         self.pass_through.repairs = new.repairs
+
+
+def _rules(settings: Settings) -> dict[str, EngineRules]:
+    return {name: each.rules for name, each in settings.engines.items()}
 
 
 def _servers(settings: Settings) -> dict[str, str]:
@@ -109,6 +118,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
         aliases=settings.aliases,
+        rules=_rules(settings),
     )
     place = Place(registry, directory)
     retention, verification = settings.retention, settings.verification

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
 from cwm.domain.engine_health import EngineHealth
+from cwm.domain.engine_rules import NO_RULES, EngineRules
 from cwm.domain.errors import (
     CwmError,
     EngineConnectionError,
@@ -62,6 +63,8 @@ class EngineDirectory:
     secret: bytes
     weights_digest: str
     aliases: ModelAliases = field(default_factory=ModelAliases)
+    rules: Mapping[str, EngineRules] = field(default_factory=dict)
+    """What the installation says of engines that it lists, by name."""
     _known: dict[tuple[str, str], EngineIdentity] = field(default_factory=dict)
     """By the names of engine and model; under an empty name those that a caller gets who names none."""
     _models: dict[str, list[ServedModel]] = field(default_factory=dict)
@@ -144,11 +147,21 @@ class EngineDirectory:
             self._held_again = now + _HELD_AGAIN_SECONDS
         return held
 
-    async def is_here(self, engine: str | None, model: str) -> bool:
-        """Whether an engine is there and serves ``model``."""
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one engine, of which nothing is said: then there is nothing to choose."""
+        return not self.rules and len(self.engine.names()) == 1
+
+    async def takes(self, engine: str | None, model: str) -> bool:
+        """Whether an engine is there, serves ``model`` and is not full."""
         if model not in self._serving:
             await self._look()
-        return engine in self._serving.get(model, ()) and self._seen(engine or "").is_up
+        name = engine or ""
+        return name in self._serving.get(model, ()) and self._seen(name).is_up and not self.is_full(name)
+
+    def is_full(self, engine: str) -> bool:
+        most = self.rules.get(engine, NO_RULES).max_running
+        return most is not None and self._seen(engine).load >= most
 
     @contextmanager
     def works(self, engine: str) -> Iterator[None]:
@@ -230,7 +243,7 @@ class EngineDirectory:
             seen.failed(clock.now(), reason)
             return
         seen.answered(clock.now())
-        if len(self.engine.names()) > 1:
+        if not self.is_one:
             with suppress(CwmError, TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     counters = await self.engine.on(name).counters()
@@ -281,7 +294,7 @@ class EngineDirectory:
 
     async def _models_of(self, engine: str) -> list[ServedModel]:
         """CWM-6001 for one of several engines that holds up the others."""
-        if len(self.engine.names()) == 1:
+        if self.is_one:
             return await self.engine.on(engine).models()
         try:
             async with asyncio.timeout(_LOOK_SECONDS):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Final
 
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.errors import EngineConnectionError
+from cwm.domain.errors import ConcurrencyLimitError, EngineConnectionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.ports.registry import Registry
 from cwm.services.engines.directory import EngineDirectory
+
+_WHEN_ONE_IS_FREE_SECONDS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +25,12 @@ class Place:
     async def __call__(self, session: Session, turn: ExitStack) -> EngineIdentity:
         """The identity of the session's model on the engine that takes its next turn, and counts as that engine's work until ``turn`` is closed.
 
-        A session stays where it is while that engine is there; another one goes to the engine that has most of its prefix, of equals to
-        the one with the least work. CWM-1003 if no engine serves the model, CWM-5001 if those that do are gone.
+        A session stays where it is while that engine is there and not full; another one goes to the engine that has most of its prefix, of
+        equals to the one with the least work. CWM-1003 if no engine serves the model, CWM-5001 if those that do are gone, CWM-7002 if they are full.
         """
-        if len(self.directory.engine.names()) == 1:
+        if self.directory.is_one:
             return await self.directory.identity(session.model)
-        if await self.directory.is_here(session.engine, session.model):
+        if await self.directory.takes(session.engine, session.model):
             return await self._at(session.engine or "", session.model, turn)
         chosen = await self._nearest(
             session.model,
@@ -40,7 +43,7 @@ class Place:
             # Counted from now on: others are placed while this choice is written down.
             choice.enter_context(self.directory.works(chosen))
             settled = await self.registry.settle_session(session, chosen, session.engine)
-            if settled in {None, chosen} or not await self.directory.is_here(settled, session.model):
+            if settled in {None, chosen} or not await self.directory.takes(settled, session.model):
                 turn.enter_context(choice.pop_all())
                 return await self.directory.identity(session.model, chosen)
         # Another gateway has placed it meanwhile.
@@ -50,7 +53,7 @@ class Place:
         self, model: str, tenant: str, turn: ExitStack, salt_scope: str = "", token_ids: TokenIds = ()
     ) -> EngineIdentity:
         """As for a session that has no engine: for a request without a session, or a session to come with this prefix."""
-        if len(self.directory.engine.names()) == 1:
+        if self.directory.is_one:
             return await self.directory.identity(model)
 
         async def tokens() -> TokenIds:
@@ -84,4 +87,12 @@ class Place:
         if not candidates:
             await self.directory.identity(model)
             raise EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
-        return candidates
+        free = tuple(name for name in candidates if not self.directory.is_full(name))
+        if not free:
+            raise ConcurrencyLimitError(
+                f"Every engine that serves '{model}' has as many requests as it may.",
+                retry_after=_WHEN_ONE_IS_FREE_SECONDS,
+                model=model,
+                engines=len(candidates),
+            )
+        return free

@@ -14,7 +14,8 @@ import pytest
 from cwm.adapters.sql.database import Database
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.engine_health import GONE_AFTER
-from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from cwm.domain.engine_rules import EngineRules
+from cwm.domain.errors import ConcurrencyLimitError, EngineConnectionError, InvalidParameterError
 from cwm.services.engines.placement import Place
 from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
@@ -174,6 +175,40 @@ async def test_what_has_no_prefix_and_what_has_its_engine_asks_nobody(fleet: Fle
     assert (fleet.one.calls, fleet.cwm.kv_tier.lookups) == before
     await fleet.cwm.session("s2")
     assert fleet.cwm.kv_tier.lookups == before[1]
+
+
+async def test_a_full_engine_takes_nothing_and_when_all_are_full_the_turn_is_to_be_asked_again(
+    fleet: Fleet,
+) -> None:
+    fleet.cwm.directory.rules = {name: EngineRules(max_running=1) for name in ("one", "two")}
+    await fleet.cwm.session("s1")
+    fleet.one.busy = (1, 0)
+    await fleet.looked_at()
+    await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "two", "its KV is below L1, too"
+    fleet.two.busy = (0, 1)
+    await fleet.looked_at()
+    with pytest.raises(ConcurrencyLimitError) as full:
+        await fleet.cwm.says("s1", "On.")
+    assert (full.value.code, full.value.retry_after_seconds) == ("CWM-7002", 1)
+    fleet.one.busy = (0, 0)
+    await fleet.looked_at()
+    await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "one"
+
+
+async def test_a_limit_holds_for_turns_that_begin_at_once(fleet: Fleet) -> None:
+    fleet.cwm.directory.rules = {"one": EngineRules(max_running=2), "two": EngineRules(max_running=1)}
+    names = [f"s{number}" for number in range(5)]
+    for name in names:
+        await fleet.cwm.open_session(ANN, name)
+    fleet.one.gate = fleet.two.gate = asyncio.Event()
+    turns = [asyncio.create_task(fleet.cwm.says(name, "Hello.")) for name in names]
+    await eventually(lambda: sum(turn.done() for turn in turns) == 2)
+    fleet.one.gate.set()
+    answers = await asyncio.gather(*turns, return_exceptions=True)
+    assert sum(isinstance(answer, ConcurrencyLimitError) for answer in answers) == 2
+    assert (asked(fleet.one), asked(fleet.two)) == (2, 1)
 
 
 async def test_a_session_goes_on_elsewhere_with_its_kv_when_its_engine_is_gone(fleet: Fleet) -> None:

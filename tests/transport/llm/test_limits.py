@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.limits import LimitRules, Rate
 from tests.adapters.vllm.fake_vllm import ANSWER, MODEL, Behaviour, FakeVllm
 from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
@@ -171,3 +172,24 @@ async def test_a_tenant_at_its_limits_leaves_the_others_theirs(opened: Opened) -
             headers = {"x-tenant": tenant}
             assert (await cwm.client.post(CHAT, json=ASK, headers=headers)).status_code == 200
             assert (await cwm.client.post(CHAT, json=ASK, headers=headers)).status_code == 429
+
+
+async def test_engines_that_have_all_they_may_have_refuse_further_turns_with_and_without_a_session(
+    opened: Opened, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    async with opened(LimitRules()) as cwm:
+        cwm.directory.rules = {"": EngineRules(max_running=1)}
+        first = asyncio.create_task(cwm.client.post(CHAT, json=ASK))
+        await vllm.waiting.wait()
+        for headers in ({}, {"CWM-Session-Id": "a"}):
+            refused(await cwm.client.post(CHAT, json=ASK, headers=headers), "CWM-7002")
+        asked = {**ASK, "max_tokens": 8}
+        answer = await cwm.client.post("/v1/messages", json=asked)
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert answer.json()["error"]["type"] == "rate_limit_error"
+        vllm.behaviour = Behaviour.NORMAL
+        vllm.release.set()
+        assert (await first).status_code == 200
+        assert (await cwm.client.post(CHAT, json=ASK, headers={"CWM-Session-Id": "a"})).status_code == 200
+        assert cwm.directory.health[""].load == 0

@@ -1,0 +1,20 @@
+"""What an installation says of an engine, beyond where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRules:
+    """``tenants``: whose sessions it serves, everyone's if None. ``max_running``: how many requests it may have at once."""
+
+    tenants: frozenset[str] | None = None
+    max_running: int | None = None
+
+    def serves(self, tenant: str) -> bool:
+        """An empty ``tenant`` is CWM itself."""
+        return not tenant or self.tenants is None or tenant in self.tenants
+
+
+NO_RULES = EngineRules()
