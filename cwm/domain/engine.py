@@ -27,6 +27,7 @@ class CacheScope(StrEnum):
 _LARGEST_DEFAULT_BLOCK: Final = 128
 # How the digests of deploy/engine/cwm_engine/deployment.py begin.
 _DEPLOYMENT: Final = "kv-"
+_BY_NAME: Final = "deployment:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class EngineIdentity:
     engine: str = field(default="", compare=False)
 
     @property
+    def is_by_name(self) -> bool:
+        """Whether the installation names its deployment, which it does not report."""
+        return self.fingerprint.startswith(_BY_NAME)
+
+    @property
     def reused_block(self) -> int:
         """The tokens of the largest block that KV is reused in; of an engine that does not say, vLLM's default on a CPU."""
         return max(self.chunk_size or 0, self.block_size or 0) or _LARGEST_DEFAULT_BLOCK
@@ -68,6 +74,11 @@ class EngineIdentity:
     def as_dict(self) -> dict[str, Any]:
         """The facts, without the engine's name: what is kept of them is true of every equal engine."""
         return {name: value for name, value in asdict(self).items() if name != "engine"}
+
+
+def deployment_by_name(name: str) -> str:
+    """What stands for fingerprint and weights of an engine whose deployment the installation names."""
+    return f"{_BY_NAME}{name}"
 
 
 KV_FIELDS: Final = (

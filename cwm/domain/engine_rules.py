@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineRules:
-    """``tenants``: whose sessions it serves, everyone's if None. ``max_running``: how many requests it may have at once."""
+    """``tenants``: whose sessions it serves, everyone's if None. ``max_running``: how many requests it may have at once.
+
+    ``deployment`` stands for all that its KV depends on, where it does not report a digest of that.
+    """
 
     tenants: frozenset[str] | None = None
+    deployment: str = ""
     max_running: int | None = None
 
     def serves(self, tenant: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
 
 from cwm.domain.budgets import Budgets
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.autosave import AUTO
 from cwm.settings.capture import CAPTURE
@@ -65,8 +66,10 @@ class EngineSettings:
 
     url: str
     lmcache: str
-    max_running: int | None
+    rules: EngineRules
+    files: str
     api_key: str = field(repr=False)
+    file_digest: str = field(repr=False)
 
 
 def _own_of(settings: Settings) -> dict[str, EngineSettings]:
@@ -74,8 +77,10 @@ def _own_of(settings: Settings) -> dict[str, EngineSettings]:
         name: EngineSettings(
             each.vllm_url,
             each.lmcache_url,
-            each.rules.max_running,
+            each.rules,
+            ", ".join(map(str, each.files)),
             "" if each.vllm_api_key is None else each.vllm_api_key.get_secret_value(),
+            each.file_digest,
         )
         for name, each in settings.engines.items()
     }

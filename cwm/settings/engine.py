@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import ssl
 from pathlib import Path
 from typing import Final, Literal
 
@@ -55,6 +56,10 @@ class Engine(Group):
         if value != ABSENT and "@" in http_url(value).netloc:
             raise ValueError("must not contain a user or a password")
         return value.rstrip("/")
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """How to speak TLS with vLLM; None for as with anybody."""
+        return None
 
     @property
     def has_lmcache(self) -> bool:

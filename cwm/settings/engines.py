@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 
 from cwm.domain.engine_rules import NO_RULES, EngineRules
 from cwm.settings.engine import ABSENT, Engine
-from cwm.settings.fields import Count, Fields, SettingsError, first_fault
-from cwm.settings.upstream_values import Secret
+from cwm.settings.fields import Count, Fields, SettingsError, Tenant, UserPath, first_fault
+from cwm.settings.upstream_values import Secret, Text
 from cwm.settings.urls import http_url
-from cwm.settings.variables import Variables
+from cwm.settings.variables import Variables, content_of
 
 ENGINES: Final = "engines"
 
@@ -32,10 +34,44 @@ def _base_or_none(url: str) -> str:
     return url if url == ABSENT else _base(url)
 
 
-class EngineEntry(Engine):
-    """One of several engines: what it has of its own, and what all share."""
+class TlsFields(Fields):
+    """Files: the certificates that vouch for vLLM's, and a certificate of CWM's own with its key."""
 
+    ca: UserPath | None = None
+    cert: UserPath | None = None
+    key: UserPath | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("'cert' and 'key' need each other")
+        self.context()
+        return self
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ValueError about a file that cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            raise ValueError(f"a file cannot be used: {error.strerror or error}") from None
+        return context
+
+
+class EngineEntry(Engine):
+    """One of several engines: what it has of its own, and what all share.
+
+    ``files`` are those that its key and certificates come from, ``file_digest`` is of what they held.
+    """
+
+    tls: TlsFields | None = None
+    files: tuple[Path, ...] = ()
+    file_digest: str = ""
     rules: EngineRules = NO_RULES
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        return None if self.tls is None else self.tls.context()
 
     def reached_as(self, other: Engine) -> bool:
         """Whether connections to ``other`` serve for this one."""
@@ -45,17 +81,42 @@ class EngineEntry(Engine):
 class EngineFields(Fields):
     url: Annotated[str, AfterValidator(_base)]
     api_key: Secret | None = None
+    api_key_file: UserPath | None = None
+    tls: TlsFields | None = None
     lmcache: Annotated[str, AfterValidator(_base_or_none)] | None = None
+    tenants: list[Tenant] | None = None
+    deployment: Text | None = None
     max_running: Annotated[Count, Field(ge=1)] | None = None
 
+    @model_validator(mode="after")
+    def _keyed_once(self) -> Self:
+        if self.api_key is not None and self.api_key_file is not None:
+            raise ValueError("has 'api_key' and 'api_key_file'; one of them is enough")
+        self._key()
+        return self
+
     def entry(self, shared: Engine) -> EngineEntry:
+        key, tls = self._key(), self.tls or TlsFields()
+        files = tuple(path for path in (self.api_key_file, tls.ca, tls.cert, tls.key) if path is not None)
         own = {
             "vllm_url": self.url,
-            "vllm_api_key": None if self.api_key is None else SecretStr(self.api_key),
+            "vllm_api_key": None if key is None else SecretStr(key),
             "lmcache_url": self.lmcache or _beside(self.url),
-            "rules": EngineRules(max_running=self.max_running),
+            "tls": self.tls,
+            "files": files,
+            "file_digest": hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest(),
+            "rules": EngineRules(
+                tenants=None if self.tenants is None else frozenset(self.tenants),
+                deployment=self.deployment or "",
+                max_running=self.max_running,
+            ),
         }
         return EngineEntry(**{**dict(shared), **own})
+
+    def _key(self) -> str | None:
+        if self.api_key_file is None:
+            return self.api_key
+        return content_of(self.api_key_file, f"'api_key_file' names {self.api_key_file}, which")
 
 
 def read_engines(

@@ -55,10 +55,11 @@ def secret_of(variable: str, environ: Mapping[str, str]) -> str | None:
         return value or None
     if value:
         raise ValueError(f"{variable} and {variable}{SUFFIX} are both set; set one of them")
-    return _content(Path(path).expanduser(), f"{variable}{SUFFIX} names {path}, which")
+    return content_of(Path(path).expanduser(), f"{variable}{SUFFIX} names {path}, which")
 
 
-def _content(path: Path, subject: str) -> str:
+def content_of(path: Path, subject: str) -> str:
+    """The text of a file with a secret, without line ends behind it. Raises ValueError about ``subject`` if it cannot be read or is empty."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)

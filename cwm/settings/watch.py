@@ -25,6 +25,8 @@ Apply: TypeAlias = Callable[[Settings], Awaitable[None]]
 OnOutcome: TypeAlias = Callable[["ReloadOutcome", Sequence[SettingChange]], Awaitable[None]]
 _Folder: TypeAlias = tuple[str, int, int]
 """Path, device and inode."""
+_Stamp: TypeAlias = tuple[int, int] | None
+"""Inode and time of the last change in nanoseconds of a file; None if there is none."""
 
 _LOG_LEVEL: Final = "logging.log_level"
 _LIVE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -127,6 +129,7 @@ class _Reload:
     _started: Mapping[str, Group] = field(init=False)
     _level: str = field(init=False)
     _content: bytes | str | None = None
+    _stamps: Sequence[_Stamp] = ()
     _was_empty: bool | None = None
     _in_step: bool = True
     _applied: bool = True
@@ -138,11 +141,11 @@ class _Reload:
         self._level = cast("Logging", self._started["logging"]).log_level
 
     async def look(self) -> None:
-        """Read the file, and apply it if its content has changed."""
-        content = await self._read()
-        if content == self._content:
+        """Read the file, and apply it if its content has changed, or that of a file with a key or a certificate."""
+        content, stamps = await self._read(), _stamps(self.current)
+        if content == self._content and stamps == self._stamps:
             return
-        self._content = content
+        self._content, self._stamps = content, stamps
         try:
             if content is None:
                 raise SettingsError(f"{self.config} is gone.")
@@ -271,6 +274,18 @@ def _file_alone(settings: Settings) -> tuple[object, ...]:
         settings.capture,
         settings.repairs,
     )
+
+
+def _stamps(settings: Settings) -> list[_Stamp]:
+    """Of the files that engines' keys and certificates come from."""
+    stamps: list[_Stamp] = []
+    for path in (path for engine in settings.engines.values() for path in engine.files):
+        try:
+            status = path.stat()
+            stamps.append((status.st_ino, status.st_mtime_ns))
+        except OSError:
+            stamps.append(None)
+    return stamps
 
 
 def _settled(config: Path) -> bool:

@@ -85,11 +85,13 @@ class EngineSide:
             ):
                 kept = VllmEngine(each, tracer, media)
             engines[name] = kept
+        rules = _rules(new)
         if engines != before:
             self.engine.configure(engines)
             self.kv_tier.configure(_servers(new))
+        if engines != before or rules != self.directory.rules:
+            self.directory.rules = rules
             self.directory.forget()
-        self.directory.rules = _rules(new)
         self.directory.aliases = new.aliases
         self.conversations.policies = new.capture
         self.turns.keep = new.keep

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cwm.domain.engine_rules import EngineRules
 from cwm.settings import SettingsError
 from cwm.settings.load import load
+from tests.certificates import certified
 
 
 def read(tmp_path: Path, text: str, **environ: str) -> dict[str, object]:
@@ -35,6 +37,30 @@ engines:
     assert "ONE_KEY" not in settings.unknown_env
 
 
+def test_an_engine_may_have_tenants_a_deployment_a_limit_and_files_with_key_and_certificates(
+    tmp_path: Path,
+) -> None:
+    certified(tmp_path)
+    (tmp_path / "vllm-key").write_text("a long secret\n")
+    text = f"""
+engines:
+  one:
+    url: "https://vllm.test:8000"
+    api_key_file: {tmp_path}/vllm-key
+    tls: {{ca: {tmp_path}/certificate.pem, cert: {tmp_path}/certificate.pem, key: {tmp_path}/key.pem}}
+    tenants: [acme, umbrella]
+    deployment: "large, bf16"
+    max_running: 64
+"""
+    (tmp_path / "cwm.yaml").write_text(text)
+    one = load({}, tmp_path / "cwm.yaml").engines["one"]
+    assert one.rules == EngineRules(frozenset({"acme", "umbrella"}), "large, bf16", 64)
+    assert one.vllm_api_key is not None
+    assert one.vllm_api_key.get_secret_value() == "a long secret"
+    assert one.tls_context() is not None
+    assert {path.name for path in one.files} == {"vllm-key", "certificate.pem", "key.pem"}
+
+
 def test_without_engines_there_is_the_one_of_the_settings(tmp_path: Path) -> None:
     assert read(tmp_path, "engines:\n") == {}
 
@@ -48,6 +74,12 @@ def test_without_engines_there_is_the_one_of_the_settings(tmp_path: Path) -> Non
         ("engines: {one: {url: 'ftp://h'}}", "must be an http"),
         ("engines: {one: {url: 'http://u:p@h:1'}}", "must not contain a user"),
         ("engines: {one: {url: 'http://h:1', api_key: '${NOT_SET}'}}", "NOT_SET is not set"),
+        ("engines: {one: {url: 'http://h:1', api_key_file: /not/there}}", "api_key_file.*cannot be read"),
+        ("engines: {one: {url: 'http://h:1', api_key: a, api_key_file: b}}", "one of them is enough"),
+        ("engines: {one: {url: 'http://h:1', tls: {ca: /not/there}}}", "one.tls.*cannot be used"),
+        ("engines: {one: {url: 'http://h:1', tls: {cert: /etc/hosts}}}", "need each other"),
+        ("engines: {one: {url: 'http://h:1', tenants: ['a b']}}", "engines.one.tenants"),
+        ("engines: {one: {url: 'http://h:1', max_running: 0}}", "engines.one.max_running"),
         ("engines: {one: {url: 'http://h:1', color: red}}", "is not a field of an engine"),
     ],
 )

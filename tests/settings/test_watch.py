@@ -487,3 +487,22 @@ async def test_changed_settings_are_logged_with_what_was_and_what_is_and_secrets
     assert waits["after"] == {"http.port": "9", "isolation.secret": "**********"}
     assert heard.outcomes == [ReloadOutcome.APPLIED, ReloadOutcome.WAITS]
     assert not {"first-key", "second-key", "hunter2"} & set(str(heard.logged).split())
+
+
+async def test_a_changed_key_of_an_engine_is_applied_also_where_it_stands_in_a_file(config: Path) -> None:
+    key = config.with_name("vllm-key")
+    key.write_text("first-key")
+    inline = "engines: {{one: {{url: 'http://h:1', api_key: {key}}}, two: {{url: 'http://h:2', api_key_file: {path}}}}}\n"
+    save(config, inline.format(key="first-key", path=key))
+    async with watching(config) as heard:
+        save(config, inline.format(key="other-key", path=key))
+        applied = await heard.event("settings_applied")
+        assert applied["changed"] == ["engines.one"]
+        key.write_text("second-key")
+        applied = await heard.event("settings_applied", 2)
+        assert applied["changed"] == ["engines.two"]
+        assert applied["after"] == {"engines.two": "api_key=[hidden], file_digest=[hidden]"}
+    two = heard.applied[-1].engines["two"].vllm_api_key
+    assert two is not None
+    assert two.get_secret_value() == "second-key"
+    assert not any(each in str(heard.logged) for each in ("first-key", "other-key", "second-key"))

@@ -92,6 +92,7 @@ class VllmEngine:
         # The transport without a client: CWM needs no redirects, cookies or default headers, and they cost time.
         self._transport = on_asyncio(
             httpx2.AsyncHTTPTransport(
+                verify=settings.tls_context() or True,
                 limits=httpx2.Limits(
                     max_connections=None,
                     max_keepalive_connections=_IDLE_CONNECTIONS,

@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Final
 from uuid import uuid4
 
-from cwm.domain.engine import EngineIdentity, derive_cache_salt
+from cwm.domain.engine import EngineIdentity, deployment_by_name, derive_cache_salt
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.engine_rules import NO_RULES, EngineRules
 from cwm.domain.errors import (
@@ -81,11 +81,13 @@ class EngineDirectory:
     _facts: dict[str, KvTierFacts] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
-    async def identity(self, model: str | None = None, engine: str = "") -> EngineIdentity:
-        """The identity of ``model``, by default of the first model served, on ``engine``, by default on the first that serves it.
+    async def identity(self, model: str | None = None, engine: str = "", tenant: str = "") -> EngineIdentity:
+        """The identity of ``model``, by default of the first model served, on ``engine``, by default on the first that serves it to ``tenant``.
 
         CWM-1003 if it is not served.
         """
+        if not engine and self._is_reserved(tenant):
+            engine = await self._one_for(model, tenant)
         key = (engine, model or "")
         identity = self._known.get(key)
         if identity is not None:
@@ -100,22 +102,31 @@ class EngineDirectory:
                         self._known[known] = identity
         return identity
 
-    async def asked_for(self, name: str | None) -> EngineIdentity:
-        """The identity of the model that a caller means, who may use an alias. CWM-1003 if it is not served."""
+    async def asked_for(self, name: str | None, tenant: str) -> EngineIdentity:
+        """The identity of the model that a caller means, who may use an alias. CWM-1003 if it is not served to the caller's tenant."""
         if name and ("", name) not in self._known and not self._serving:
             await self._look()
-        return await self.identity(self.meant(name) if name else None)
+        return await self.identity(self.meant(name) if name else None, tenant=tenant)
 
     async def of(self, session: Session) -> EngineIdentity:
         """The identity of a session's model on the engine that serves the session; on any that serves the model, if that is not known."""
         engine = session.engine if session.engine in self.engine.names() else ""
-        return await self.identity(session.model, engine or "")
+        return await self.identity(session.model, engine or "", session.tenant)
 
-    async def candidates(self, model: str) -> tuple[str, ...]:
-        """The names of the engines that serve ``model`` and are there: the one with the least work first, of equals the one not asked for longest."""
+    def names(self, tenant: str) -> tuple[str, ...]:
+        """The engines that serve a tenant, those that are there if any is."""
+        names = [name for name in self.engine.names() if self.rules.get(name, NO_RULES).serves(tenant)]
+        return tuple(name for name in names if self._seen(name).is_up) or tuple(names)
+
+    async def candidates(self, model: str, tenant: str) -> tuple[str, ...]:
+        """The names of the engines that serve ``model`` to ``tenant`` and are there.
+
+        The one with the least work is the first, of equals the one that was not asked for longest.
+        """
         if model not in self._serving:
             await self._look()
-        here = [name for name in self._serving.get(model, ()) if self._seen(name).is_up]
+        serving = self._serving.get(model, ())
+        here = [name for name in self.names(tenant) if name in serving and self._seen(name).is_up]
         return tuple(sorted(here, key=lambda name: (self._seen(name).load, self._seen(name).last_sent)))
 
     async def held(
@@ -152,12 +163,14 @@ class EngineDirectory:
         """Whether there is one engine, of which nothing is said: then there is nothing to choose."""
         return not self.rules and len(self.engine.names()) == 1
 
-    async def takes(self, engine: str | None, model: str) -> bool:
-        """Whether an engine is there, serves ``model`` and is not full."""
+    async def takes(self, engine: str | None, model: str, tenant: str) -> bool:
+        """Whether an engine is there, serves ``model`` to ``tenant`` and is not full."""
         if model not in self._serving:
             await self._look()
         name = engine or ""
-        return name in self._serving.get(model, ()) and self._seen(name).is_up and not self.is_full(name)
+        if name not in self._serving.get(model, ()) or not self._seen(name).is_up:
+            return False
+        return self.rules.get(name, NO_RULES).serves(tenant) and not self.is_full(name)
 
     def is_full(self, engine: str) -> bool:
         most = self.rules.get(engine, NO_RULES).max_running
@@ -173,6 +186,19 @@ class EngineDirectory:
             yield
         finally:
             seen.sent -= 1
+
+    def _is_reserved(self, tenant: str) -> bool:
+        """Whether some engine does not serve a tenant."""
+        return not all(rules.serves(tenant) for rules in self.rules.values())
+
+    async def _one_for(self, model: str | None, tenant: str) -> str:
+        if not self._models or (model and model not in self._serving):
+            await self._look()
+        names = [name for name in self.names(tenant) if name in self._models]
+        for name in names:
+            if model is None or name in self._serving.get(model, ()):
+                return name
+        raise _not_served(model, [served.id for name in names for served in self._models[name]])
 
     def _seen(self, engine: str) -> EngineHealth:
         return self.health.setdefault(engine, EngineHealth())
@@ -191,7 +217,8 @@ class EngineDirectory:
 
     def confirm(self, identity: EngineIdentity, answer: Completion) -> None:
         """Raise CWM-5002 and clear the cache if another engine than ``identity``, or one with other weights, answered."""
-        facts = ((identity.fingerprint, answer.fingerprint), (identity.weights_digest, answer.weights))
+        fingerprint = None if identity.is_by_name else answer.fingerprint
+        facts = ((identity.fingerprint, fingerprint), (identity.weights_digest, answer.weights))
         for expected, answered in facts:
             if answered is not None and answered != expected:
                 self.forget()
@@ -315,10 +342,13 @@ class EngineDirectory:
             # LMCache lists the model only after the probe has stored something.
             facts = await self._facts_now(name) or facts
             attached = _attached(facts, served)
+        weights, fingerprint = await self._weights(engine, answer, facts), answer.fingerprint or ""
+        if not answer.weights and (deployment := self.rules.get(name, NO_RULES).deployment):
+            weights = fingerprint = deployment_by_name(deployment)
         return EngineIdentity(
             model=served.id,
             root=served.root,
-            fingerprint=answer.fingerprint or "",
+            fingerprint=fingerprint,
             max_model_len=served.max_model_len,
             vllm_version=await engine.version(),
             chunk_size=facts.chunk_size if facts else None,
@@ -326,7 +356,7 @@ class EngineDirectory:
             hash_algorithm=facts.hash_algorithm if facts else None,
             world_size=attached.world_size if attached else 1,
             lmcache_version=facts.version if facts else None,
-            weights_digest=await self._weights(engine, answer, facts),
+            weights_digest=weights,
             kv_dtype=await engine.kv_dtype(),
             tokenizer_digest=digest(
                 await engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
@@ -372,8 +402,12 @@ def _choose(
     for name, served in offers:
         if model in {None, served.id}:
             return name, served
-    raise InvalidParameterError(
-        f"The engine does not serve the model '{model}'.",
+    raise _not_served(model, [served.id for _, served in offers])
+
+
+def _not_served(model: str | None, served: Sequence[str]) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The engine does not serve the model '{model}'." if model else "No engine serves a model here.",
         field="model",
-        served=list(dict.fromkeys(served.id for _, served in offers)),
+        served=list(dict.fromkeys(served)),
     )

@@ -30,7 +30,7 @@ class Place:
         """
         if self.directory.is_one:
             return await self.directory.identity(session.model)
-        if await self.directory.takes(session.engine, session.model):
+        if await self.directory.takes(session.engine, session.model, session.tenant):
             return await self._at(session.engine or "", session.model, turn)
         chosen = await self._nearest(
             session.model,
@@ -43,7 +43,9 @@ class Place:
             # Counted from now on: others are placed while this choice is written down.
             choice.enter_context(self.directory.works(chosen))
             settled = await self.registry.settle_session(session, chosen, session.engine)
-            if settled in {None, chosen} or not await self.directory.takes(settled, session.model):
+            if settled in {None, chosen} or not await self.directory.takes(
+                settled, session.model, session.tenant
+            ):
                 turn.enter_context(choice.pop_all())
                 return await self.directory.identity(session.model, chosen)
         # Another gateway has placed it meanwhile.
@@ -75,17 +77,17 @@ class Place:
         *,
         count: int,
     ) -> str:
-        candidates = await self._candidates(model)
+        candidates = await self._candidates(model, tenant)
         if len(candidates) == 1 or not count:
             return candidates[0]
         held = await self.directory.held(model, candidates, tenant, salt_scope, await token_ids())
         # Others may have been placed meanwhile.
-        return max(await self._candidates(model), key=lambda name: held.get(name, 0))
+        return max(await self._candidates(model, tenant), key=lambda name: held.get(name, 0))
 
-    async def _candidates(self, model: str) -> tuple[str, ...]:
-        candidates = await self.directory.candidates(model)
+    async def _candidates(self, model: str, tenant: str) -> tuple[str, ...]:
+        candidates = await self.directory.candidates(model, tenant)
         if not candidates:
-            await self.directory.identity(model)
+            await self.directory.identity(model, tenant=tenant)
             raise EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
         free = tuple(name for name in candidates if not self.directory.is_full(name))
         if not free:

@@ -58,7 +58,7 @@ class OpenSession:
         circle = circle_of_new(principal, visibility, self.visibility)
         chosen = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
         async with self.journal.entry(principal, "session_create", session_id=chosen):
-            identity = await self.directory.asked_for(model)
+            identity = await self.directory.asked_for(model, principal.tenant)
             base = salt_scope_of(self.cache_scope, principal, chosen)
             now = self.clock.now()
             session = Session(

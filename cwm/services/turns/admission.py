@@ -125,7 +125,7 @@ class Admission:
         elif incoming.session_id is not None:
             return None
         captures = self._captures(principal, incoming, request)
-        identity = await self._served(request.model) if captures else None
+        identity = await self._served(principal.tenant, request.model) if captures else None
         if identity is None or not self._recordable(request):
             return None
         messages = await aside(len(incoming.body), request.messages)
@@ -148,10 +148,10 @@ class Admission:
             principal, messages, identity.model, again=incoming.again, fixed=fixed, cache_key=key
         )
 
-    async def counted(self, request: TurnRequest) -> Outbound:
+    async def counted(self, principal: Principal, request: TurnRequest) -> Outbound:
         """A request that generates nothing and uses no KV."""
         engine = self.engine
-        if (identity := await self._served(request.model)) is not None:
+        if (identity := await self._served(principal.tenant, request.model)) is not None:
             engine = engine.on(identity.engine)
             request = request.addressed_to(identity.model, identity.max_model_len)
         return Outbound(request, request.body("", weights="", recorded=False), engine)
@@ -168,10 +168,10 @@ class Admission:
         return bool(is_named) or (policy is Capture.ALL and request.operation == "chat")
 
     async def without_session(self, principal: Principal, request: TurnRequest, work: ExitStack) -> Outbound:
-        identity = await self._served(request.model)
+        identity = await self._served(principal.tenant, request.model)
         if identity is None:
             # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
-            identity = await self.directory.identity(None)
+            identity = await self.directory.identity(None, tenant=principal.tenant)
         else:
             identity = await self.place.anywhere(identity.model, principal.tenant, work)
             request = request.addressed_to(identity.model, identity.max_model_len)
@@ -200,7 +200,7 @@ class Admission:
     ) -> Outbound:
         session_id = incoming.session_id or ""
         session = await self._session(principal, session_id)
-        identity = await self._served(request.model)
+        identity = await self._served(principal.tenant, request.model)
         if session is None:
             if identity is None:
                 return await self.without_session(principal, request, work)
@@ -221,7 +221,9 @@ class Admission:
         prompt = None
         if source is not None:
             contents = [message.content for message in messages]
-            prompt = await self.continuation.prompt(source, contents, request.template_options())
+            prompt = await self.continuation.prompt(
+                source, contents, request.template_options(), identity.engine
+            )
         _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
         await self._note_special_tokens(principal, session, request)
         conversation = incoming.conversation
@@ -338,9 +340,9 @@ class Admission:
             return False
         return True
 
-    async def _served(self, model: str | None) -> EngineIdentity | None:
+    async def _served(self, tenant: str, model: str | None) -> EngineIdentity | None:
         try:
-            return await self.directory.asked_for(model)
+            return await self.directory.asked_for(model, tenant)
         except InvalidParameterError:
             return None
 

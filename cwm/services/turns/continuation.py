@@ -57,15 +57,19 @@ class Continuation:
         return await self._current(await session_of(self.registry, principal, continued, Right.USE))
 
     async def prompt(
-        self, continued: Continued, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+        self,
+        continued: Continued,
+        messages: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        engine: str,
     ) -> TokenIds:
-        """The whole prompt: the turn's exact context, then the new messages rendered by the model's template. CWM-5002."""
+        """The whole prompt: the turn's exact context, then the new messages rendered by the model's template on this engine. CWM-5002."""
         model, context = continued.session.model, await self.registry.turn_tokens(continued.turn)
         template = template_from(continued.session.metadata)
         template = Template(
             template.has_system or bool(continued.turn.profile.system), options or template.options
         )
-        return context + await self.grow.following(model, messages, template, context[-1])
+        return context + await self.grow.on(engine).following(model, messages, template, context[-1])
 
     async def _current(self, session: Session) -> Continued:
         current = await self.registry.current_turn(session.tenant, session.id)

@@ -160,7 +160,7 @@ class Generate:
     ) -> Generated:
         context = await self.registry.session_tokens(principal.tenant, session.id)
         template = self._template(session, context, turn)
-        prompt = context + await self._new_ids(session, context, turn, template)
+        prompt = context + await self._new_ids(session, identity, context, turn, template)
         room = identity.max_model_len - len(prompt)
         if room < 1:
             raise InvalidParameterError(
@@ -209,14 +209,20 @@ class Generate:
         return template_of(turn.messages, turn.template_options)
 
     async def _new_ids(
-        self, session: Session, context: TokenIds, turn: TurnInput, template: Template
+        self,
+        session: Session,
+        identity: EngineIdentity,
+        context: TokenIds,
+        turn: TurnInput,
+        template: Template,
     ) -> TokenIds:
+        grow = self.grow.on(identity.engine)
         if turn.text is not None:
-            return await self.grow.text(session.model, turn.text, opening=not context)
-        await self.grow.refuse_forged(session.model, turn.messages, turn.template_options)
+            return await grow.text(session.model, turn.text, opening=not context)
+        await grow.refuse_forged(session.model, turn.messages, turn.template_options)
         if not context:
-            return await self.grow.first(session.model, turn.messages, turn.template_options)
-        return await self.grow.following(session.model, turn.messages, template, context[-1])
+            return await grow.first(session.model, turn.messages, turn.template_options)
+        return await grow.following(session.model, turn.messages, template, context[-1])
 
     async def _run(
         self,

@@ -51,6 +51,10 @@ class Grow:
     engine: Engine
     _exact: set[str] = field(default_factory=set)
 
+    def on(self, engine: str) -> Grow:
+        """The same through the engine of this name."""
+        return Grow(self.engine.on(engine), self._exact)
+
     async def refuse_forged(
         self, model: str, messages: Messages, options: Mapping[str, Any] | None = None
     ) -> None:

@@ -131,7 +131,7 @@ class PassThrough:
             if isinstance(request, CwmError):
                 raise request
             await request.require_media()
-            outbound = await self.admission.counted(request)
+            outbound = await self.admission.counted(principal, request)
             return await self._start(incoming, outbound, scope.pop_all())
 
     async def relay(self, incoming: ClientRequest, engine: str = "") -> EngineAnswer:
@@ -139,9 +139,9 @@ class PassThrough:
         outbound = Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body, self.engine.on(engine))
         return await self._start(incoming, outbound, ExitStack())
 
-    async def relay_to_all(self, incoming: ClientRequest) -> list[EngineAnswer]:
-        """Forward such a request to every engine: the answers of those that answer. The first engine's error if none does."""
-        names = self.engine.names()
+    async def relay_to_all(self, principal: Principal, incoming: ClientRequest) -> list[EngineAnswer]:
+        """Forward such a request to every engine that serves the caller's tenant: the answers of those that answer. The first engine's error if none does."""
+        names = self.admission.directory.names(principal.tenant)
         answers = await asyncio.gather(
             *(self.relay(incoming, name) for name in names), return_exceptions=True
         )

@@ -57,7 +57,7 @@ class Patrol:
     ) -> Step | None:
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-            identity = await self._served(window.model)
+            identity = await self._served(window)
             if identity is None or any(
                 not change.changes_tokens for change in differences(window.identity, identity)
             ):
@@ -72,9 +72,9 @@ class Patrol:
         except CwmError as error:
             return Step("store_again", window.tenant, window.name, StepOutcome.POSTPONED, error.message)
 
-    async def _served(self, model: str) -> EngineIdentity | None:
+    async def _served(self, window: Window) -> EngineIdentity | None:
         try:
-            return await self.directory.identity(model)
+            return await self.directory.identity(window.model, tenant=window.tenant)
         except InvalidParameterError:
             return None
 

@@ -156,7 +156,7 @@ class Freeze:
         self, window: Window, intent: Intent, token_ids: TokenIds
     ) -> tuple[Window, Intent] | None:
         """The window as the current engine can store it: under that engine's salt. None if another gateway changed it."""
-        identity = await self.directory.identity(window.model)
+        identity = await self.directory.identity(window.model, tenant=window.tenant)
         if not differences(window.identity, identity):
             return window, intent
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)

@@ -20,6 +20,8 @@ from cwm.transport.http.request_keys import PRINCIPAL
 
 # Anthropic's clients send it with every request.
 _VERSION: Final = "anthropic-version"
+_JSON: Final = (b"content-type", b"application/json")
+_NO_MODELS: Final = b'{"object":"list","data":[]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +31,26 @@ class ModelsEndpoint:
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        if PRINCIPAL not in scope:
-            await self.identity.authenticate(headers)
+        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         request = ClientRequest("GET", target_of(scope, "/v1/models"), forwarded(headers))
-        answers = await self.pass_through.relay_to_all(request)
+        answers = await self.pass_through.relay_to_all(principal, request)
         contents = [b"".join([chunk async for chunk in answer.chunks()]) for answer in answers]
         at = next((at for at, answer in enumerate(answers) if answer.status == 200), 0)
-        answered, content = answers[at], contents[at]
+        # None of the engines may serve the caller's tenant.
+        status, head, content = 200, [_JSON], _NO_MODELS
+        if answers:
+            status, head, content = answers[at].status, returned(answers[at].headers), contents[at]
         if len(answers) > 1:
             lists = [each for answer, each in zip(answers, contents, strict=True) if answer.status == 200]
             content = _of_all(lists) if lists else content
-        status, model_id = answered.status, scope.get("path_params", {}).get("model")
+        model_id = scope.get("path_params", {}).get("model")
         of_anthropic = _VERSION in headers
         if status == 200 and model_id is not None:
             status, content = _one_model(content, model_id, self.pass_through.aliases, of_anthropic)
         elif status == 200:
             content = _with_aliases(content, self.pass_through.aliases)
             content = _anthropic_list(content) if of_anthropic else content
-        await send_whole(send, status, returned(answered.headers), content)
+        await send_whole(send, status, head, content)
 
 
 def _of_all(model_lists: Sequence[bytes]) -> bytes:

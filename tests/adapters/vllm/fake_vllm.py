@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -337,7 +338,8 @@ class _Reply:
 
 
 @asynccontextmanager
-async def fake_vllm() -> AsyncIterator[FakeVllm]:
+async def fake_vllm(tls: ssl.SSLContext | None = None) -> AsyncIterator[FakeVllm]:
+    """With ``tls`` its certificate is for localhost."""
     fake = FakeVllm()
     open_writers: set[asyncio.StreamWriter] = set()
 
@@ -346,8 +348,9 @@ async def fake_vllm() -> AsyncIterator[FakeVllm]:
         await fake.serve(reader, writer)
         open_writers.discard(writer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    base = "http://127.0.0.1" if tls is None else "https://localhost"
+    fake.url = f"{base}:{server.sockets[0].getsockname()[1]}"
     try:
         yield fake
     finally:

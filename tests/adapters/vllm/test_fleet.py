@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,9 @@ from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.errors import EngineConnectionError, InvalidParameterError
 from cwm.ports.engine import Generation
 from cwm.settings import Engine
-from tests.adapters.vllm.fake_vllm import FakeVllm, fake_vllm
+from cwm.settings.engines import read_engines
+from tests.adapters.vllm.fake_vllm import ANSWER, Behaviour, FakeVllm, fake_vllm
+from tests.certificates import certified
 
 GENERATION = Generation("small", (1, 2, 3), "salt-1", 4)
 
@@ -74,6 +78,43 @@ async def test_the_models_of_all_engines_are_served_each_once_also_while_one_is_
 async def test_an_engine_that_is_not_in_the_directory_is_not_asked(servers: Servers) -> None:
     with pytest.raises(EngineConnectionError, match="four"):
         await servers.fleet.complete(replace(GENERATION, engine="four"))
+
+
+async def test_an_answer_of_an_engine_that_is_taken_off_the_list_comes_to_its_end(servers: Servers) -> None:
+    servers.one.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
+    stream = servers.fleet.stream(replace(GENERATION, engine="one"))
+    texts = [(await anext(stream)).text]
+    two = servers.fleet.one("two")
+    servers.fleet.configure({"two": two})
+    assert servers.fleet.names() == ("two",)
+    await servers.fleet.complete(GENERATION)
+    servers.one.release.set()
+    texts += [delta.text async for delta in stream]
+    assert "".join(texts) == "".join(ANSWER[:4])
+    assert len(servers.two.turns) == 1
+
+
+async def test_vllm_over_tls_is_trusted_by_its_own_ca_and_shown_a_certificate(tmp_path: Path) -> None:
+    served, _ = certified(tmp_path)
+    ca, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    served.load_verify_locations(ca)
+    served.verify_mode = ssl.CERT_REQUIRED
+    async with fake_vllm(served) as fake:
+
+        async def version(**tls: str) -> str:
+            document = {"one": {"url": fake.url, "tls": tls}}
+            entries, _ = read_engines(document, Engine(), {}, tmp_path / "cwm.yaml")
+            engine = VllmEngine(entries["one"])
+            try:
+                return await engine.version()
+            finally:
+                await engine.aclose()
+
+        assert await version(ca=str(ca), cert=str(ca), key=str(key)) == "0.0.1"
+        with pytest.raises(EngineConnectionError, match="certificate that is not accepted"):
+            await version(cert=str(ca), key=str(key))
+        with pytest.raises(EngineConnectionError):
+            await version(ca=str(ca))
 
 
 async def test_counters_are_the_sums(servers: Servers) -> None:

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from cwm.domain.engine import EngineIdentity
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.prefix import TokenIds
@@ -103,9 +105,9 @@ async def test_an_engine_is_asked_once_whatever_names_its_model_has() -> None:
     engine = OneEngine()
     known = directory(engine, SlowStarter(is_there=True))
     known.aliases = ModelAliases({"claude-*": "m"})
-    identities = [await known.asked_for(f"claude-{number}") for number in range(100)]
+    identities = [await known.asked_for(f"claude-{number}", "acme") for number in range(100)]
     assert {identity.model for identity in identities} == {"m"}
-    assert await known.identity("m") == await known.asked_for("m") == identities[0]
+    assert await known.identity("m") == await known.asked_for("m", "acme") == identities[0]
     assert engine.asked <= 2
 
 
@@ -114,7 +116,7 @@ async def test_a_model_that_is_gone_is_no_other_one_whatever_callers_may_say() -
     known.aliases = ModelAliases({"*": "m"})
     with pytest.raises(InvalidParameterError):
         await known.identity("gone")
-    assert (await known.asked_for("gone")).model == "m"
+    assert (await known.asked_for("gone", "acme")).model == "m"
 
 
 async def test_an_engine_that_lmcache_does_not_list_yet_is_not_remembered_without_its_block_size() -> None:
@@ -141,6 +143,22 @@ async def test_requests_name_the_deployment_where_the_engine_tells_it_else_its_w
 ) -> None:
     known = directory(OneEngine(weights="w-1", fingerprint=fingerprint), SlowStarter(is_there=True))
     assert (await known.identity("m")).expected == expected
+
+
+async def test_engines_of_one_deployment_by_name_share_kv_although_their_fingerprints_differ() -> None:
+    async def identity(fingerprint: str, deployment: str, weights: str | None = None) -> EngineIdentity:
+        engine = OneEngine(fingerprint=fingerprint, weights=weights)
+        known = directory(engine, SlowStarter(is_there=True), "from the settings")
+        known.rules = {"": EngineRules(deployment=deployment)}
+        found = await known.identity("m")
+        known.confirm(found, await engine.complete(cast("Generation", None)))
+        return found
+
+    one = await identity("fp-1", "large, bf16")
+    assert one == await identity("fp-2", "large, bf16")
+    assert one != await identity("fp-1", "large, fp8")
+    reported = await identity("kv-1", "large, bf16", weights="w-1")
+    assert (reported.fingerprint, reported.weights_digest) == ("kv-1", "w-1"), "what it reports counts"
 
 
 async def test_kv_of_an_engine_whose_weights_nobody_knows_is_not_used_after_its_next_start() -> None:

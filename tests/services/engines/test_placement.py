@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -209,6 +209,32 @@ async def test_a_limit_holds_for_turns_that_begin_at_once(fleet: Fleet) -> None:
     answers = await asyncio.gather(*turns, return_exceptions=True)
     assert sum(isinstance(answer, ConcurrencyLimitError) for answer in answers) == 2
     assert (asked(fleet.one), asked(fleet.two)) == (2, 1)
+
+
+async def test_an_engine_of_some_tenants_serves_no_others(fleet: Fleet) -> None:
+    fleet.cwm.directory.rules = {
+        "one": EngineRules(tenants=frozenset({"umbrella"})),
+        "other": EngineRules(tenants=frozenset({"umbrella"})),
+    }
+    await fleet.cwm.session("s1")
+    assert await fleet.engine_of("s1") == "two"
+    with pytest.raises(InvalidParameterError) as unserved:
+        await fleet.cwm.open_session(ANN, "s2", "large")
+    assert unserved.value.context["served"] == ["tiny"]
+    umbrella = replace(ANN, tenant="umbrella")
+    await fleet.cwm.open_session(umbrella, "s3", "large")
+    assert (await fleet.cwm.directory.identity("tiny", tenant="umbrella")).engine == "one"
+    assert (await fleet.cwm.directory.identity(tenant="acme")).engine == "two"
+    assert fleet.one.requests == [
+        request for request in fleet.one.requests if request.cache_salt == "cwm1-probe"
+    ]
+
+
+async def test_a_session_leaves_an_engine_that_serves_its_tenant_no_more(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    fleet.cwm.directory.rules = {"one": EngineRules(tenants=frozenset({"umbrella"}))}
+    await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "two"
 
 
 async def test_a_session_goes_on_elsewhere_with_its_kv_when_its_engine_is_gone(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.model_aliases import ModelAliases
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm
 from tests.transport.llm.gateway import TENANT, Gateway
@@ -78,3 +79,20 @@ async def test_other_aliases_count_from_the_next_request_on(cwm: Gateway) -> Non
     assert (await cwm.client.post(CHAT, json=request(CHAT))).status_code == 404
     cwm.directory.aliases = ModelAliases({"*": MODEL})
     assert (await cwm.client.post(CHAT, json=request(CHAT))).status_code == 200
+
+
+async def test_a_tenant_does_not_see_the_models_of_engines_that_are_for_others(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    cwm.directory.aliases = ModelAliases()
+    cwm.directory.rules = {"": EngineRules(tenants=frozenset({"umbrella"}))}
+    umbrella = {"x-tenant": "umbrella"}
+    assert (await cwm.client.get("/v1/models")).json() == {"object": "list", "data": []}
+    assert (await cwm.client.get(f"/v1/models/{MODEL}")).status_code == 404
+    (listed,) = (await cwm.client.get("/v1/models", headers=umbrella)).json()["data"]
+    assert listed["id"] == MODEL
+    ask = request(CHAT, model=MODEL)
+    refused = await cwm.client.post(CHAT, json=ask)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    assert not vllm.turns
+    assert (await cwm.client.post(CHAT, json=ask, headers=umbrella)).status_code == 200
