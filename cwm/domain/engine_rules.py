@@ -9,12 +9,14 @@ from dataclasses import dataclass
 class EngineRules:
     """``tenants``: whose sessions it serves, everyone's if None. ``max_running``: how many requests it may have at once.
 
-    ``deployment`` stands for all that its KV depends on, where it does not report a digest of that.
+    ``deployment`` stands for all that its KV depends on, where it does not report a digest of that. A
+    router stands in for several engines: which of them answers, CWM does not know.
     """
 
     tenants: frozenset[str] | None = None
     deployment: str = ""
     max_running: int | None = None
+    is_router: bool = False
 
     def serves(self, tenant: str) -> bool:
         """An empty ``tenant`` is CWM itself."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from cwm.domain.prefix import TokenIds
+
+SessionName: TypeAlias = tuple[str, str]
+"""The tenant and the id of a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Generation:
     ``load_tokens`` and ``store_tokens`` limit how many tokens are loaded from and stored in the cache beside the
     engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens``. ``weights`` is the
     digest of the deployment, or of the weights, that the request expects: another engine neither loads nor stores. An engine that does
-    not know these fields ignores them. ``engine`` names the engine that is asked; empty for any that serves the model.
+    not know these fields ignores them. ``engine`` names the engine that is asked; empty for any that serves the model. ``session`` is told to a router
+    that stands in for several engines.
     """
 
     model: str
@@ -43,6 +47,7 @@ class Generation:
     tell_loaded: bool = False
     weights: str = ""
     engine: str = ""
+    session: SessionName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,11 @@ class Engine(Protocol):
         """End generations now: their answers come at once, with what was generated. False if the engine cannot do that."""
 
     def forward(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        session: SessionName | None = None,
     ) -> AbstractAsyncContextManager[ForwardedResponse]:
-        """Send a request unchanged and return the response as it arrives, whatever its status."""
+        """Send a request, of this session, unchanged and return the response as it arrives, whatever its status."""

@@ -62,6 +62,11 @@ class Engine(Group):
         return None
 
     @property
+    def is_router(self) -> bool:
+        """Whether a router that stands in for several engines answers there."""
+        return False
+
+    @property
     def has_lmcache(self) -> bool:
         return ABSENT not in (self.lmcache_url, self.coordinator_url)
 

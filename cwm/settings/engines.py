@@ -70,12 +70,18 @@ class EngineEntry(Engine):
     file_digest: str = ""
     rules: EngineRules = NO_RULES
 
+    @property
+    def is_router(self) -> bool:
+        return self.rules.is_router
+
     def tls_context(self) -> ssl.SSLContext | None:
         return None if self.tls is None else self.tls.context()
 
     def reached_as(self, other: Engine) -> bool:
         """Whether connections to ``other`` serve for this one."""
-        return isinstance(other, EngineEntry) and self == other.model_copy(update={"rules": self.rules})
+        if not isinstance(other, EngineEntry) or self.is_router is not other.is_router:
+            return False
+        return self == other.model_copy(update={"rules": self.rules})
 
 
 class EngineFields(Fields):
@@ -87,6 +93,7 @@ class EngineFields(Fields):
     tenants: list[Tenant] | None = None
     deployment: Text | None = None
     max_running: Annotated[Count, Field(ge=1)] | None = None
+    router: bool = False
 
     @model_validator(mode="after")
     def _keyed_once(self) -> Self:
@@ -101,7 +108,8 @@ class EngineFields(Fields):
         own = {
             "vllm_url": self.url,
             "vllm_api_key": None if key is None else SecretStr(key),
-            "lmcache_url": self.lmcache or _beside(self.url),
+            # Beside a router there is no LMCache server.
+            "lmcache_url": self.lmcache or (shared.lmcache_url if self.router else _beside(self.url)),
             "tls": self.tls,
             "files": files,
             "file_digest": hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest(),
@@ -109,6 +117,7 @@ class EngineFields(Fields):
                 tenants=None if self.tenants is None else frozenset(self.tenants),
                 deployment=self.deployment or "",
                 max_running=self.max_running,
+                is_router=self.router,
             ),
         }
         return EngineEntry(**{**dict(shared), **own})

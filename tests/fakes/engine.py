@@ -15,7 +15,15 @@ from typing import Any, Final
 
 from cwm.domain.errors import EngineConnectionError, InvalidParameterError
 from cwm.domain.prefix import TokenIds, pack
-from cwm.ports.engine import Completion, Counters, Delta, ForwardedResponse, Generation, ServedModel
+from cwm.ports.engine import (
+    Completion,
+    Counters,
+    Delta,
+    ForwardedResponse,
+    Generation,
+    ServedModel,
+    SessionName,
+)
 from cwm.ports.kv_tier import PrefixKey
 from tests.fakes.kv_tier import Copy, FakeKvTier, Name
 
@@ -182,7 +190,12 @@ class FakeEngine:
 
     @asynccontextmanager
     async def forward(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        session: SessionName | None = None,
     ) -> AsyncIterator[ForwardedResponse]:
         await self.health()
         known = {("GET", "/version"): {"version": _VERSION}}.get((method, path))

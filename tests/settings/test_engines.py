@@ -61,6 +61,16 @@ engines:
     assert {path.name for path in one.files} == {"vllm-key", "certificate.pem", "key.pem"}
 
 
+def test_beside_a_router_there_is_no_lmcache_of_its_own(tmp_path: Path) -> None:
+    text = """
+engine: {lmcache_url: "http://10.0.0.9:9000"}
+engines: {pool: {url: "http://10.0.0.1:8000", router: true}}
+"""
+    (tmp_path / "cwm.yaml").write_text(text)
+    pool = load({}, tmp_path / "cwm.yaml").engines["pool"]
+    assert (pool.is_router, pool.lmcache_url) == (True, "http://10.0.0.9:9000")
+
+
 def test_without_engines_there_is_the_one_of_the_settings(tmp_path: Path) -> None:
     assert read(tmp_path, "engines:\n") == {}
 

@@ -15,11 +15,20 @@ from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.faults import Freshness, coded_errors, was_stale
 from cwm.adapters.vllm.media import MediaRule
+from cwm.adapters.vllm.router import Router
 from cwm.adapters.vllm.spans import Spans, note_generation
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.prefix import TokenIds
-from cwm.ports.engine import Completion, Counters, Delta, ForwardedResponse, Generation, ServedModel
+from cwm.ports.engine import (
+    Completion,
+    Counters,
+    Delta,
+    ForwardedResponse,
+    Generation,
+    ServedModel,
+    SessionName,
+)
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine as EngineSettings
 
@@ -85,6 +94,7 @@ class VllmEngine:
         self._headers = [(b"accept-encoding", b"identity")]
         if key := settings.vllm_api_key:
             self._headers.append((b"authorization", b"Bearer " + key.get_secret_value().encode()))
+        self._router = Router() if settings.is_router else None
         self._tokenizers: dict[str, Tokenizer] = {}
         self._timeout = httpx2.Timeout(
             settings.request_timeout_seconds, connect=settings.connect_timeout_seconds
@@ -181,7 +191,14 @@ class VllmEngine:
         """Shield this call: its cancellation aborts the request, which can kill a vLLM that is loading KV."""
         body = wire.completion_body(generation, stream=False)
         with self._spans.generation(generation, stream=False) as span:
-            content = await self._read("POST", "/v1/completions", body, model=generation.model, span=span)
+            content = await self._read(
+                "POST",
+                "/v1/completions",
+                body,
+                model=generation.model,
+                span=span,
+                session=generation.session,
+            )
             completion = wire.understand(wire.completion, content, "/v1/completions")
             note_generation(span, completion)
         return completion
@@ -191,7 +208,12 @@ class VllmEngine:
         body = wire.completion_body(generation, stream=True)
         with self._spans.generation(generation, stream=True) as span:
             async with self._answer(
-                "POST", "/v1/completions", body, model=generation.model, span=span
+                "POST",
+                "/v1/completions",
+                body,
+                model=generation.model,
+                span=span,
+                session=generation.session,
             ) as response:
                 complete = False
                 async for line in response.aiter_lines():
@@ -223,7 +245,12 @@ class VllmEngine:
 
     @asynccontextmanager
     async def forward(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        session: SessionName | None = None,
     ) -> AsyncIterator[ForwardedResponse]:
         """``path`` includes the query. Sends the gateway's authorization instead of the caller's."""
         request_headers = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers.items()]
@@ -231,15 +258,21 @@ class VllmEngine:
             (name, value) for name, value in request_headers if name.lower() not in _NOT_FORWARDED
         ]
         with self._spans.http(method, path) as span:
-            async with self._forwarded(method, path, body, request_headers, span) as response:
+            async with self._forwarded(method, path, body, request_headers, span, session) as response:
                 yield response
 
     @asynccontextmanager
     async def _forwarded(
-        self, method: str, path: str, body: bytes, headers: list[tuple[bytes, bytes]], span: Span
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: list[tuple[bytes, bytes]],
+        span: Span,
+        session: SessionName | None,
     ) -> AsyncIterator[ForwardedResponse]:
         with self.faults():
-            response = await self._send(method, path, body, headers, span=span)
+            response = await self._send(method, path, body, headers, span=span, session=session)
         try:
             if response.status_code in {401, 403}:
                 # The key is the gateway's, so the client gets an engine error.
@@ -291,9 +324,11 @@ class VllmEngine:
         model: str | None = None,
         again: bool = False,
         span: Span = NO_SPAN,
+        session: SessionName | None = None,
     ) -> AsyncIterator[httpx2.Response]:
+        headers = [_JSON] if body else []
         with self.faults():
-            response = await self._send(method, path, body, [_JSON] if body else [], again=again, span=span)
+            response = await self._send(method, path, body, headers, again=again, span=span, session=session)
             try:
                 if response.is_error:
                     raise wire.refusal(response.status_code, await response.aread(), path, model)
@@ -310,9 +345,14 @@ class VllmEngine:
         *,
         again: bool = False,
         span: Span = NO_SPAN,
+        session: SessionName | None = None,
     ) -> httpx2.Response:
+        if self._router is not None:
+            headers = self._router.onward(headers, session)
         response = await self._exchange(method, path, body, self._spans.onward(headers, span), again=again)
         span.note({"http.response.status_code": response.status_code})
+        if self._router is not None:
+            self._router.answered(response.headers.raw, session, span)
         return response
 
     async def _exchange(

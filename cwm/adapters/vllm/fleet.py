@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import CwmError, EngineConnectionError
 from cwm.domain.prefix import TokenIds
-from cwm.ports.engine import Completion, Counters, Delta, ForwardedResponse, Generation, ServedModel
+from cwm.ports.engine import (
+    Completion,
+    Counters,
+    Delta,
+    ForwardedResponse,
+    Generation,
+    ServedModel,
+    SessionName,
+)
 
 T = TypeVar("T")
 
@@ -131,9 +139,14 @@ class VllmFleet:
         return any(ended.values())
 
     def forward(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        session: SessionName | None = None,
     ) -> AbstractAsyncContextManager[ForwardedResponse]:
-        return self._first.forward(method, path, body, headers)
+        return self._first.forward(method, path, body, headers, session)
 
     @property
     def _first(self) -> VllmEngine:

@@ -15,7 +15,7 @@ from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InternalError
-from cwm.ports.engine import Engine, ForwardedResponse
+from cwm.ports.engine import Engine, ForwardedResponse, SessionName
 from cwm.ports.turn_wire import PromptUsage, TurnAnswer
 from cwm.services.aside import aside
 
@@ -100,6 +100,7 @@ class Outgoing:
     path: str
     body: bytes
     headers: Mapping[str, str]
+    session: SessionName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ class Exchange:
         outgoing = self.outgoing
         began = asyncio.get_running_loop().time()
         async with self.engine.forward(
-            outgoing.method, outgoing.path, outgoing.body, outgoing.headers
+            outgoing.method, outgoing.path, outgoing.body, outgoing.headers, outgoing.session
         ) as upstream:
             self._head = Head(upstream.status, upstream.headers, _is_stream(upstream))
             answer = self._answer = self.reader(self._head)

@@ -177,6 +177,7 @@ class Generate:
             sampling=turn.sampling,
             weights=identity.expected,
             engine=identity.engine,
+            session=(session.tenant, session.id),
         )
         metadata = {**session.metadata, **template.as_metadata()}
         said = await self._said(session, turn, template)

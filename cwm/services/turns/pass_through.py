@@ -185,15 +185,18 @@ class PassThrough:
                     await self.limits.spend(principal, answer.tokens())
                 await self._settle(incoming, outbound, head, answer, principal, exchange.first_token_ms)
 
-        session = ""
+        session = None
         if principal is not None and outbound.turn is not None:
-            session = f"{principal.tenant}/{incoming.session_id}"
+            session = (principal.tenant, incoming.session_id or "")
         headers, departure = _departure(incoming, outbound)
         exchange = Exchange(
             outbound.engine,
-            Outgoing(incoming.method, incoming.path, outbound.body, headers),
+            Outgoing(incoming.method, incoming.path, outbound.body, headers, session),
             lambda head: outbound.request.answer(
-                status=head.status, streamed=head.streamed, recorded=outbound.ids_requested, session=session
+                status=head.status,
+                streamed=head.streamed,
+                recorded=outbound.ids_requested,
+                session="/".join(session or ()),
             ),
             settle,
             departure,

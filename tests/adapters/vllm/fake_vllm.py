@@ -87,6 +87,8 @@ class FakeVllm:
     """Requests that run, and that wait, as its metrics have them."""
     render_status: int = 404
     """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
+    answer_headers: str = ""
+    """More lines of the head of each answer."""
     aborted: list[str] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
@@ -250,7 +252,10 @@ class _Reply:
         does = self.fake.behaviour
         self.writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-            b"x-request-id: r1\r\ntransfer-encoding: chunked\r\n" + self._head_of_ids() + b"\r\n"
+            b"x-request-id: r1\r\ntransfer-encoding: chunked\r\n"
+            + self._head_of_ids()
+            + self.fake.answer_headers.encode()
+            + b"\r\n"
         )
         if does is Behaviour.WAITS_BEFORE_FIRST_TOKEN:
             await self._wait()
@@ -310,7 +315,7 @@ class _Reply:
         head = (
             f"HTTP/1.1 {status} Whatever\r\ndate: today\r\nserver: fake\r\nx-request-id: r1\r\n"
             f"content-length: {len(content)}\r\ncontent-type: application/json\r\n"
-            f"{self._head_of_ids().decode()}\r\n"
+            f"{self._head_of_ids().decode()}{self.fake.answer_headers}\r\n"
         )
         if self.fake.behaviour is Behaviour.DIES_MID_BODY and self.seen in self.fake.turns:
             await self._write(head.encode() + content[: len(content) // 2])

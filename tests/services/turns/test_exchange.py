@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cwm.adapters.vllm.turns.openai_answer import BodyAnswer
+from cwm.ports.engine import SessionName
 from cwm.services.turns.exchange import Exchange, Head, Outgoing
 from tests.fakes.engine import FakeEngine
 
@@ -23,7 +24,12 @@ class Responding(FakeEngine):
 
     @asynccontextmanager
     async def forward(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        session: SessionName | None = None,
     ) -> AsyncIterator[_Response]:
         yield _Response(b'{"choices": [{"text": "' + b"x" * self._size + b'"}]}')
 

@@ -141,7 +141,7 @@ class FlushedEngine:
 
 
 class KnownEngine(EngineDirectory):
-    async def identity(self, model: str | None = None, engine: str = "") -> EngineIdentity:
+    async def identity(self, model: str | None = None, engine: str = "", tenant: str = "") -> EngineIdentity:
         return IDENTITY
 
 

@@ -1,0 +1,50 @@
+"""What a router in front of several vLLM servers is told of a session, and what it says of its choice."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from cwm.ports.engine import SessionName
+from cwm.ports.tracing import Span
+
+RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+# Of vllm-router and llm-d, and of Dynamo.
+_SESSION_NAMES: Final = (b"x-session-id", b"x-dynamo-session-id")
+# Of llm-d: what an answer has is sent with the session's next request.
+_TOKEN: Final = b"x-session-token"
+# Of vllm-router, and of the Gateway API's inference extension.
+_DECISIONS: Final = (b"x-vllm-router-decision", b"x-gateway-destination-endpoint-served")
+_OWN: Final = frozenset({*_SESSION_NAMES, _TOKEN})
+_MOST_TOKENS: Final = 10_000
+
+
+class Router:
+    """Remembers the tokens of the sessions that were used last, for as long as the gateway runs."""
+
+    def __init__(self) -> None:
+        self._tokens: OrderedDict[SessionName, bytes] = OrderedDict()
+
+    def onward(self, headers: RawHeaders, session: SessionName | None) -> list[tuple[bytes, bytes]]:
+        """The headers of a request of ``session``, which no client chooses."""
+        kept = [(name, value) for name, value in headers if name.lower() not in _OWN]
+        if session is None:
+            return kept
+        kept += [(name, session[1].encode()) for name in _SESSION_NAMES]
+        if (token := self._tokens.get(session)) is not None:
+            kept.append((_TOKEN, token))
+        return kept
+
+    def answered(self, headers: RawHeaders, session: SessionName | None, span: Span) -> None:
+        """Take the token and the decision out of an answer's headers."""
+        for name, value in headers:
+            lower = name.lower()
+            if lower in _DECISIONS:
+                span.note({"cwm.router.decision": value.decode("latin-1")})
+            elif lower == _TOKEN and session is not None:
+                self._tokens[session] = value
+                self._tokens.move_to_end(session)
+                if len(self._tokens) > _MOST_TOKENS:
+                    self._tokens.popitem(last=False)
