@@ -75,7 +75,7 @@ class EngineSettings:
 def _own_of(settings: Settings) -> dict[str, EngineSettings]:
     return {
         name: EngineSettings(
-            each.vllm_url,
+            each.vllm_url if each.dns is None else f"every {each.vllm_url}",
             each.lmcache_url,
             each.rules,
             ", ".join(map(str, each.files)),

@@ -62,6 +62,11 @@ class Engine(Group):
         return None
 
     @property
+    def server_name(self) -> str | None:
+        """The name that vLLM's certificate must have; None for that of its URL."""
+        return None
+
+    @property
     def is_router(self) -> bool:
         """Whether a router that stands in for several engines answers there."""
         return False

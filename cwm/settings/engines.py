@@ -21,6 +21,7 @@ from cwm.settings.variables import Variables, content_of
 ENGINES: Final = "engines"
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _LMCACHE_PORT: Final = 8081
 
 
@@ -62,13 +63,27 @@ class TlsFields(Fields):
 class EngineEntry(Engine):
     """One of several engines: what it has of its own, and what all share.
 
-    ``files`` are those that its key and certificates come from, ``file_digest`` is of what they held.
+    ``files`` are those that its key and certificates come from, ``file_digest`` is of what they held. ``dns``: host and port of a name
+    whose addresses are engines, each :meth:`at` its own.
     """
 
+    dns: tuple[str, int] | None = None
     tls: TlsFields | None = None
     files: tuple[Path, ...] = ()
     file_digest: str = ""
     rules: EngineRules = NO_RULES
+
+    @property
+    def server_name(self) -> str | None:
+        return None if self.dns is None else self.dns[0]
+
+    def at(self, address: str) -> EngineEntry:
+        """The engine at one address of its name."""
+        assert self.dns is not None
+        scheme, host = "http" if self.tls is None else "https", f"[{address}]" if ":" in address else address
+        url = f"{scheme}://{host}:{self.dns[1]}"
+        lmcache = self.lmcache_url if self.lmcache_url == ABSENT else _beside(url)
+        return self.model_copy(update={"vllm_url": url, "lmcache_url": lmcache})
 
     @property
     def is_router(self) -> bool:
@@ -84,8 +99,16 @@ class EngineEntry(Engine):
         return self == other.model_copy(update={"rules": self.rules})
 
 
+def _host_and_port(name: str) -> str:
+    host, _, port = name.rpartition(":")
+    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ValueError("must be a name and a port, such as vllm.engines.svc:8000")
+    return name
+
+
 class EngineFields(Fields):
-    url: Annotated[str, AfterValidator(_base)]
+    url: Annotated[str, AfterValidator(_base)] | None = None
+    dns: Annotated[str, AfterValidator(_host_and_port)] | None = None
     api_key: Secret | None = None
     api_key_file: UserPath | None = None
     tls: TlsFields | None = None
@@ -96,6 +119,16 @@ class EngineFields(Fields):
     router: bool = False
 
     @model_validator(mode="after")
+    def _reached_in_one_way(self) -> Self:
+        if (self.url is None) == (self.dns is None):
+            raise ValueError("needs a 'url' or a 'dns' name, and not both")
+        if self.dns is not None and (self.router or self.lmcache not in {None, ABSENT}):
+            raise ValueError(
+                "has a 'dns' name: its LMCache servers are at the same addresses, and it is no router"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keyed_once(self) -> Self:
         if self.api_key is not None and self.api_key_file is not None:
             raise ValueError("has 'api_key' and 'api_key_file'; one of them is enough")
@@ -104,12 +137,15 @@ class EngineFields(Fields):
 
     def entry(self, shared: Engine) -> EngineEntry:
         key, tls = self._key(), self.tls or TlsFields()
+        host, _, port = (self.dns or "").rpartition(":")
+        url = self.url or f"http://{self.dns}"
         files = tuple(path for path in (self.api_key_file, tls.ca, tls.cert, tls.key) if path is not None)
         own = {
-            "vllm_url": self.url,
+            "vllm_url": url,
+            "dns": (host, int(port)) if self.dns else None,
             "vllm_api_key": None if key is None else SecretStr(key),
             # Beside a router there is no LMCache server.
-            "lmcache_url": self.lmcache or (shared.lmcache_url if self.router else _beside(self.url)),
+            "lmcache_url": self.lmcache or (shared.lmcache_url if self.router else _beside(url)),
             "tls": self.tls,
             "files": files,
             "file_digest": hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest(),
@@ -153,4 +189,5 @@ def read_engines(
 
 def _beside(url: str) -> str:
     """The LMCache server at the same address."""
-    return f"http://{http_url(url).hostname}:{_LMCACHE_PORT}"
+    host = http_url(url).hostname or ""
+    return f"http://{f'[{host}]' if ':' in host else host}:{_LMCACHE_PORT}"

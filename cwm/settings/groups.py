@@ -112,10 +112,6 @@ class Settings:
         url = self.shared.shared_store_url or self.storage.redis_url
         return None if url is None else url.get_secret_value()
 
-    def all_engines(self) -> Mapping[str, Engine]:
-        """The engines by name; the one of :attr:`engine` under an empty name if the file lists none."""
-        return self.engines or {"": self.engine}
-
     def session_visibility(self) -> str:
         """The default visibility of sessions."""
         return self.isolation.session_visibility or (PRIVATE if self.auth.required else TENANT)

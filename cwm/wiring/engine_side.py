@@ -10,15 +10,12 @@ from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
-from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.wire import VllmWire
-from cwm.domain.engine_rules import EngineRules
 from cwm.domain.list_cursor import ListCursors
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.ports.tracing import Tracer
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
 from cwm.services.kv.origins import Origins
@@ -48,13 +45,14 @@ from cwm.services.windows.freeze import Freeze
 from cwm.services.windows.quarantine import Quarantine
 from cwm.services.windows.thaw import Thaw
 from cwm.settings import Settings
-from cwm.settings.engines import EngineEntry
+from cwm.wiring.engine_list import EngineList
 from cwm.wiring.foundation import Foundation
 from cwm.wiring.limits import shared_with_others
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSide:
+    engine_list: EngineList
     engine: VllmFleet
     kv_tier: LmcacheTier
     directory: EngineDirectory
@@ -74,54 +72,30 @@ class EngineSide:
     delete: Delete
     browse: Browse
 
-    def configure(self, new: Settings, tracer: Tracer) -> None:
-        """Apply changed engines, models' aliases, and policies of turns. An engine that did not change keeps its connections."""
-        before, media = self.engine.by_name, MediaRule(private=new.turns.private_media)
-        engines = {}
-        for name, each in new.all_engines().items():
-            kept = before.get(name)
-            if kept is None or not (
-                kept.settings == each or (isinstance(each, EngineEntry) and each.reached_as(kept.settings))
-            ):
-                kept = VllmEngine(each, tracer, media)
-            engines[name] = kept
-        rules = _rules(new)
-        if engines != before:
-            self.engine.configure(engines)
-            self.kv_tier.configure(_servers(new))
-        if engines != before or rules != self.directory.rules:
-            self.directory.rules = rules
-            self.directory.forget()
+    def configure(self, new: Settings) -> None:
+        """Apply changed engines, models' aliases, and policies of turns."""
+        self.engine_list.configure(new)
         self.directory.aliases = new.aliases
         self.conversations.policies = new.capture
         self.turns.keep = new.keep
         self.pass_through.repairs = new.repairs
 
 
-def _rules(settings: Settings) -> dict[str, EngineRules]:
-    return {name: each.rules for name, each in settings.engines.items()}
-
-
-def _servers(settings: Settings) -> dict[str, str]:
-    return {name: each.lmcache_url for name, each in settings.engines.items()}
-
-
 def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     clock, registry, journal, replicas = base.clock, base.registry, base.journal, base.replicas
     turns_settings = settings.turns
     media = MediaRule(private=turns_settings.private_media)
-    engine = VllmFleet(
-        {name: VllmEngine(each, base.tracer, media) for name, each in settings.all_engines().items()}
-    )
-    kv_tier = LmcacheTier(settings.engine, base.tracer, _servers(settings))
+    engine_list = EngineList(settings, base.tracer)
+    engine, kv_tier = engine_list.fleet, engine_list.kv_tier
     directory = EngineDirectory(
         engine,
         kv_tier,
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
         aliases=settings.aliases,
-        rules=_rules(settings),
+        rules={name: entry.rules for name, entry in engine_list.entries().items()},
     )
+    engine_list.directory = directory
     place = Place(registry, directory)
     retention, verification = settings.retention, settings.verification
     policy = RetentionPolicy(
@@ -245,6 +219,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         return (await thaw(principal, window_name, session_id, visibility=visibility)).session
 
     return EngineSide(
+        engine_list=engine_list,
         engine=engine,
         kv_tier=kv_tier,
         directory=directory,

@@ -27,6 +27,7 @@ from cwm.wiring.parts import Parts
 # Shorter than the restart of any vLLM, so that a changed engine is always detected.
 _WATCH_SECONDS: Final = 1.0
 _HEALTH_SECONDS: Final = 5.0
+_LOOK_UP_SECONDS: Final = 3.0
 _CANCEL_AGAIN_SECONDS: Final = 1.0
 
 
@@ -59,7 +60,9 @@ async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
         if settings.upstreams:
             # Loading the vocabulary blocks everything else, so it happens before the first call.
             await asyncio.to_thread(parts.agent_side.token_counter.load)
+        await parts.engine_side.engine_list.look()
         upkeep = [
+            asyncio.create_task(parts.engine_side.engine_list.watch(_LOOK_UP_SECONDS)),
             asyncio.create_task(parts.engine_side.directory.watch(_WATCH_SECONDS, parts.base.clock)),
             asyncio.create_task(parts.services.inspect.watch(_HEALTH_SECONDS)),
             asyncio.create_task(parts.upkeep.reconcile.run(settings.retention.reconcile_seconds)),

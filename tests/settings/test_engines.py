@@ -71,6 +71,22 @@ engines: {pool: {url: "http://10.0.0.1:8000", router: true}}
     assert (pool.is_router, pool.lmcache_url) == (True, "http://10.0.0.9:9000")
 
 
+def test_a_name_stands_for_engines_at_its_addresses(tmp_path: Path) -> None:
+    text = """
+engines:
+  pods: {dns: "vllm.engines.svc:8000", max_running: 8}
+  bare: {dns: "bare:80", lmcache: none}
+"""
+    (tmp_path / "cwm.yaml").write_text(text)
+    pods, bare = load({}, tmp_path / "cwm.yaml").engines.values()
+    pod = pods.at("10.0.0.7")
+    assert (pod.vllm_url, pod.lmcache_url) == ("http://10.0.0.7:8000", "http://10.0.0.7:8081")
+    assert (pod.rules.max_running, pod.server_name) == (8, "vllm.engines.svc")
+    assert pods.at("fd00::7").vllm_url == "http://[fd00::7]:8000"
+    assert pods.at("fd00::7").lmcache_url == "http://[fd00::7]:8081"
+    assert bare.at("10.0.0.7").lmcache_url == "none"
+
+
 def test_without_engines_there_is_the_one_of_the_settings(tmp_path: Path) -> None:
     assert read(tmp_path, "engines:\n") == {}
 
@@ -80,7 +96,11 @@ def test_without_engines_there_is_the_one_of_the_settings(tmp_path: Path) -> Non
     [
         ("engines: [one]", "engines by name"),
         ("engines: {One: {url: 'http://h:1'}}", "a name has"),
-        ("engines: {one: {}}", "engines.one.url"),
+        ("engines: {one: {}}", "needs a 'url' or a 'dns' name"),
+        ("engines: {one: {url: 'http://h:1', dns: 'h:1'}}", "and not both"),
+        ("engines: {one: {dns: 'h'}}", "engines.one.dns.*a name and a port"),
+        ("engines: {one: {dns: 'h:1', lmcache: 'http://h:2'}}", "at the same addresses"),
+        ("engines: {one: {dns: 'h:1', router: true}}", "it is no router"),
         ("engines: {one: {url: 'ftp://h'}}", "must be an http"),
         ("engines: {one: {url: 'http://u:p@h:1'}}", "must not contain a user"),
         ("engines: {one: {url: 'http://h:1', api_key: '${NOT_SET}'}}", "NOT_SET is not set"),

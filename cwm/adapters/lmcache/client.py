@@ -27,7 +27,7 @@ from cwm.ports.kv_tier import (
     TierUsage,
 )
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
-from cwm.settings import Engine
+from cwm.settings import ABSENT, Engine
 
 _LOADED: Final = "cwm_loaded"  # of deploy/engine/cwm_engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
@@ -52,7 +52,7 @@ class LmcacheTier:
         self._tracer = tracer
         self._present = settings.has_lmcache
         self._servers = dict(servers or {})
-        self._server = next(iter(self._servers.values()), settings.lmcache_url)
+        self._server = self._first(settings.lmcache_url)
         self._coordinator = settings.coordinator_url
         self._instance: str | None = None
         self._neighbours = Neighbours(self._servers)
@@ -98,15 +98,18 @@ class LmcacheTier:
         """Replace the servers beside engines."""
         self._servers = dict(servers)
         self._neighbours = Neighbours(self._servers)
-        self._server = next(iter(self._servers.values()), self._server)
+        self._server = self._first(self._server)
 
     def beside(self, engine: str) -> Self:
         server = self._servers.get(engine, self._server)
         if server == self._server:
             return self
         clone = copy.copy(self)
-        clone._server = server  # noqa: SLF001 - a copy of itself
+        clone._server, clone._present = server, self._present and server != ABSENT  # noqa: SLF001 - a copy of itself
         return clone
+
+    def _first(self, otherwise: str) -> str:
+        return next((server for server in self._servers.values() if server != ABSENT), otherwise)
 
     async def on(self, instance: str) -> Self:
         instances = {entry["instance_id"]: entry for entry in await self._instances()}
@@ -192,9 +195,9 @@ class LmcacheTier:
         return f"{self._coordinator}/cache/pins?cache_salt={cache_salt}&offset={offset}&limit={limit}"
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
-        if not self._present:
-            return Prefetched(0, 0)
         server = self._servers.get(prefix.engine, self._server)
+        if not self._present or server == ABSENT:
+            return Prefetched(0, 0)
         submitted = await self._post(f"{server}/cache/prefetches", _body(prefix))
         total = int(submitted["chunks"])
         if submitted["status"] == "noop":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from cwm.adapters.http.addresses import addresses_of
 
 _LOOK_AGAIN_SECONDS: Final = 5.0
 
@@ -52,12 +53,9 @@ async def _instances_at(url: str, instances: Sequence[Mapping[str, Any]]) -> lis
     """By address and port. By the port alone where the server gave another address of itself, and no other server has that port."""
     parts = urlsplit(url)
     same_port = [each for each in instances if each["http_port"] == (parts.port or 80)]
-    addresses = {parts.hostname}
+    addresses = {parts.hostname or ""}
     if not any(each["ip"] in addresses for each in same_port):
         with suppress(OSError):
-            found = await asyncio.get_running_loop().getaddrinfo(
-                parts.hostname, None, type=socket.SOCK_STREAM
-            )
-            addresses = {str(address[0]) for *_, address in found}
+            addresses = set(await addresses_of(parts.hostname or ""))
     here = [each["instance_id"] for each in same_port if each["ip"] in addresses]
     return here or ([same_port[0]["instance_id"]] if len(same_port) == 1 else [])

@@ -96,9 +96,8 @@ class VllmEngine:
             self._headers.append((b"authorization", b"Bearer " + key.get_secret_value().encode()))
         self._router = Router() if settings.is_router else None
         self._tokenizers: dict[str, Tokenizer] = {}
-        self._timeout = httpx2.Timeout(
-            settings.request_timeout_seconds, connect=settings.connect_timeout_seconds
-        ).as_dict()
+        timeout = httpx2.Timeout(settings.request_timeout_seconds, connect=settings.connect_timeout_seconds)
+        self._extensions = {"timeout": timeout.as_dict(), "sni_hostname": settings.server_name}
         # The transport without a client: CWM needs no redirects, cookies or default headers, and they cost time.
         self._transport = on_asyncio(
             httpx2.AsyncHTTPTransport(
@@ -364,7 +363,7 @@ class VllmEngine:
             _parsed(self._url + path),
             content=body or None,
             headers=[*self._headers, *headers],
-            extensions={"timeout": self._timeout, "trace": freshness},
+            extensions={**self._extensions, "trace": freshness},
         )
         try:
             return await self._transport.handle_async_request(request)
@@ -372,7 +371,7 @@ class VllmEngine:
             broken = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError)
             if not (was_stale(error, freshness) or (again and broken)):
                 raise
-        request.extensions = {"timeout": self._timeout}
+        request.extensions = self._extensions
         return await self._transport.handle_async_request(request)
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class VllmFleet:
-    """The port :class:`cwm.ports.engine.Engine` over vLLM servers by name, of which there is at least one.
+    """The port :class:`cwm.ports.engine.Engine` over vLLM servers by name.
 
     Which of them serves a model is known from when its models were asked for last.
     """
@@ -150,7 +150,10 @@ class VllmFleet:
 
     @property
     def _first(self) -> VllmEngine:
-        return next(iter(self.by_name.values()))
+        """CWM-5001 while no name of engines has an address."""
+        for engine in self.by_name.values():
+            return engine
+        raise EngineConnectionError("No engine is known.")
 
     def one(self, name: str) -> VllmEngine:
         """The engine of this name. CWM-5001 if there is none."""
@@ -179,6 +182,8 @@ class VllmFleet:
 
     async def _of_all(self, ask: Callable[[VllmEngine], Awaitable[T]]) -> dict[str, T]:
         """The answers by engine. The first engine's error if none answers."""
+        if not self.by_name:
+            raise EngineConnectionError("No engine is known.")
         names = list(self.by_name)
         answers = await asyncio.gather(*(ask(self.by_name[name]) for name in names), return_exceptions=True)
         for answer in answers:

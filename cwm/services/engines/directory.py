@@ -239,6 +239,9 @@ class EngineDirectory:
             self._changed.add(engine)
         else:
             self._serve({})
+            # An address that comes back may be another engine's.
+            names = self.engine.names()
+            self.health = {name: seen for name, seen in self.health.items() if name in names}
 
     async def watch(self, interval_seconds: float, clock: Clock) -> None:
         """Look at every engine again and again, and forget those that do not answer. Runs until cancelled.
@@ -317,7 +320,8 @@ class EngineDirectory:
                 raise answer
         self._changed -= by_engine.keys()
         self._serve({**self._models, **by_engine})
-        return by_engine
+        # The list may have changed meanwhile.
+        return {name: models for name, models in by_engine.items() if name in self.engine.names()}
 
     async def _models_of(self, engine: str) -> list[ServedModel]:
         """CWM-6001 for one of several engines that holds up the others."""
