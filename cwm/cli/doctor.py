@@ -50,17 +50,17 @@ def doctor(
 
 async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
     """A doctor with read access only: it creates no secret and changes no schema."""
-    from cwm.adapters.lmcache.client import LmcacheTier
     from cwm.adapters.local.clock import SystemClock
     from cwm.adapters.redis.room import shared_tier_room
     from cwm.adapters.sql.clock import time_of
     from cwm.adapters.sql.database import open_database
     from cwm.adapters.sql.registry.registry import SqlRegistry
-    from cwm.adapters.vllm.client import VllmEngine
     from cwm.services.health.doctor import Doctor
+    from cwm.wiring.engine_list import EngineList
 
-    database = open_database(settings.database.url())
-    engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
+    database, engines = open_database(settings.database.url()), EngineList(settings)
+    await engines.look()
+    engine, kv_tier = engines.fleet, engines.kv_tier
     closing.push_async_callback(database.dispose)
     closing.push_async_callback(engine.aclose)
     closing.push_async_callback(kv_tier.aclose)
@@ -75,6 +75,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
         lambda: time_of(database),
         (lambda: shared_tier_room(redis_url.get_secret_value())) if redis_url else None,
         settings.engine.weights_digest,
+        {name: entry.rules for name, entry in engines.entries().items()} if settings.engines else None,
     )
 
 

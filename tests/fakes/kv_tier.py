@@ -59,6 +59,8 @@ class FakeKvTier:
     l1_is_read: bool = False
     beside_engines: dict[str, int] = field(default_factory=dict)
     """How many leading chunks of any prefix the server of an engine has on its own."""
+    servers: dict[str, Self] = field(default_factory=dict)
+    """Of engines that have another server than this one."""
     lookup_gate: asyncio.Event | None = None
     lookups: int = 0
     full: set[Tier] = field(default_factory=set)
@@ -80,8 +82,8 @@ class FakeKvTier:
         )
         return self._last_facts
 
-    def beside(self, _engine: str) -> Self:
-        return self
+    def beside(self, engine: str) -> Self:
+        return self.servers.get(engine, self)
 
     async def on(self, instance: str) -> Self:
         self._asked()
@@ -90,7 +92,7 @@ class FakeKvTier:
         return self
 
     async def registered(self) -> int | None:
-        return 1 if self._asked() else None
+        return 1 + len(self.servers) if self._asked() else None
 
     async def coordinator_chunk_size(self) -> int | None:
         chunks = await self.pin(PrefixKey("probe", 1, (0,) * _PROBE, "probe"))

@@ -5,11 +5,12 @@ Nothing is changed: probes have salts of their own and random content, and the c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import CwmError
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine, ServedModel
@@ -17,6 +18,7 @@ from cwm.ports.kv_tier import KvTier, KvTierFacts, SharedTierRoom
 from cwm.ports.registry import Registry
 from cwm.services.health.examine_cache import CACHE_CHECKS, CacheExamination
 from cwm.services.health.examine_engine import ENGINE_CHECKS, EngineExamination
+from cwm.services.health.examine_engines import examine_engines
 from cwm.services.health.findings import Finding, Findings
 
 _GOOD_POLICY: Final = "noeviction"
@@ -40,7 +42,7 @@ class Doctor:
 
     ``schema`` returns whether CWM can use the registry's schema, and a message. ``store_time`` returns None if the
     registry has no clock of its own. ``shared_tier_room`` asks the shared tier; None if its URL is not configured.
-    ``weights_digest`` is what the settings say of the weights.
+    ``weights_digest`` is what the settings say of the weights, ``rules`` what they say of several engines; None if they list none.
     """
 
     registry: Registry
@@ -51,6 +53,7 @@ class Doctor:
     store_time: Callable[[], Awaitable[datetime | None]]
     shared_tier_room: Callable[[], Awaitable[SharedTierRoom]] | None = None
     weights_digest: str = ""
+    rules: Mapping[str, EngineRules] | None = None
 
     async def __call__(self) -> Examined:
         """Examine everything; parts that others depend on come first. An unreachable part is a finding, never an error."""
@@ -59,6 +62,8 @@ class Doctor:
         version, served = await self._vllm(findings)
         facts = await self._lmcache(findings)
         await self._redis(findings)
+        if self.rules is not None:
+            await examine_engines(findings, self.engine, self.kv_tier, self.rules)
         if served is None:
             findings.skipped("vLLM does not serve a model", *ENGINE_CHECKS)
             if facts is not None:
