@@ -49,19 +49,23 @@ class EngineList:
                 entries.update({f"{name}-{address}": entry.at(address) for address in found})
         return entries
 
-    def configure(self, settings: Settings) -> None:
+    async def configure(self, settings: Settings) -> None:
         """Replace the settings. An engine that did not change keeps its connections; what runs on one that is gone goes on."""
         self.settings = settings
+        self._addresses = await self._looked_up()
         self._apply()
 
     async def look(self) -> None:
         """Look the names up. A name that nobody knows at the moment keeps its addresses."""
-        names = {entry.dns[0] for entry in self.settings.engines.values() if entry.dns is not None}
-        found = await asyncio.gather(*(self._found(name) for name in names))
-        addresses = dict(zip(names, found, strict=True))
+        addresses = await self._looked_up()
         if addresses != self._addresses:
             self._addresses = addresses
             self._apply()
+
+    async def _looked_up(self) -> dict[str, Sequence[str]]:
+        names = {entry.dns[0] for entry in self.settings.engines.values() if entry.dns is not None}
+        found = await asyncio.gather(*(self._found(name) for name in names))
+        return dict(zip(names, found, strict=True))
 
     async def watch(self, interval_seconds: float) -> None:
         """Look the names up again and again. Runs until cancelled."""

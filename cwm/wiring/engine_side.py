@@ -72,9 +72,9 @@ class EngineSide:
     delete: Delete
     browse: Browse
 
-    def configure(self, new: Settings) -> None:
+    async def configure(self, new: Settings) -> None:
         """Apply changed engines, models' aliases, and policies of turns."""
-        self.engine_list.configure(new)
+        await self.engine_list.configure(new)
         self.directory.aliases = new.aliases
         self.conversations.policies = new.capture
         self.turns.keep = new.keep

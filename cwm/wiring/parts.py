@@ -49,7 +49,7 @@ class Parts:
         agent_side.contents.cache.reconfigure(
             settings.context.memory_bytes(), settings.context.context_eviction
         )
-        self.engine_side.configure(settings)
+        await self.engine_side.configure(settings)
         reconcile = self.upkeep.reconcile
         reconcile.autosave.policies = settings.autosave
         reconcile.autosave.retention = reconcile.retain.policy = replace(

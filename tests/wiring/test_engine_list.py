@@ -80,7 +80,7 @@ async def test_the_addresses_of_a_name_are_engines_that_come_and_go(home: Home) 
 
 
 async def test_a_name_without_an_address_so_far_is_no_engine(home: Home) -> None:
-    home.listed.configure(home.settings("engines: {pods: {dns: 'vllm.svc:8000'}}"))
+    await home.listed.configure(home.settings("engines: {pods: {dns: 'vllm.svc:8000'}}"))
     await home.listed.look()
     assert home.listed.fleet.names() == ()
     with pytest.raises(EngineConnectionError, match="No engine is known"):
@@ -90,9 +90,9 @@ async def test_a_name_without_an_address_so_far_is_no_engine(home: Home) -> None
 async def test_changed_rules_keep_connections_and_a_changed_key_does_not(home: Home) -> None:
     fleet = home.listed.fleet
     fixed = fleet.one("fixed")
-    home.listed.configure(home.settings("engines: {fixed: {url: 'http://h:1', max_running: 2}}"))
+    await home.listed.configure(home.settings("engines: {fixed: {url: 'http://h:1', max_running: 2}}"))
     assert fleet.one("fixed") is fixed
-    home.listed.configure(home.settings("engines: {fixed: {url: 'http://h:1', api_key: other}}"))
+    await home.listed.configure(home.settings("engines: {fixed: {url: 'http://h:1', api_key: other}}"))
     assert fleet.one("fixed") is not fixed
 
 
@@ -100,7 +100,7 @@ async def test_an_engine_found_by_a_name_answers(home: Home) -> None:
     async with fake_vllm() as fake:
         home.names.addresses["vllm.svc"] = ["127.0.0.1"]
         port = fake.url.rpartition(":")[2]
-        home.listed.configure(home.settings(f"engines: {{pods: {{dns: 'vllm.svc:{port}'}}}}"))
+        await home.listed.configure(home.settings(f"engines: {{pods: {{dns: 'vllm.svc:{port}'}}}}"))
         await home.listed.look()
         assert [served.id for served in await home.listed.fleet.models()] == [fake.model]
 

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cwm.adapters.vllm.client import VllmEngine
-from cwm.domain.errors import CwmError, EngineConnectionError
+from cwm.domain.errors import CwmError, EngineConnectionError, EngineTimeoutError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import (
     Completion,
@@ -22,6 +22,8 @@ from cwm.ports.engine import (
 )
 
 T = TypeVar("T")
+
+_PATIENCE_SECONDS: Final = 5.0
 
 
 class VllmFleet:
@@ -185,7 +187,10 @@ class VllmFleet:
         if not self.by_name:
             raise EngineConnectionError("No engine is known.")
         names = list(self.by_name)
-        answers = await asyncio.gather(*(ask(self.by_name[name]) for name in names), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(_in_time(ask(self.by_name[name]), name, alone=len(names) == 1) for name in names),
+            return_exceptions=True,
+        )
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, CwmError):
                 raise answer
@@ -198,3 +203,16 @@ class VllmFleet:
             assert isinstance(answers[0], CwmError)
             raise answers[0]
         return answered
+
+
+async def _in_time(answer: Awaitable[T], engine: str, *, alone: bool) -> T:
+    """CWM-6001 for one of several engines that holds up the others."""
+    if alone:
+        return await answer
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            return await answer
+    except TimeoutError:
+        raise EngineTimeoutError(
+            f"Engine '{engine}' does not answer within {_PATIENCE_SECONDS:g} s.", engine=engine
+        ) from None

@@ -238,10 +238,7 @@ class EngineDirectory:
         if engine:
             self._changed.add(engine)
         else:
-            self._serve({})
-            # An address that comes back may be another engine's.
-            names = self.engine.names()
-            self.health = {name: seen for name, seen in self.health.items() if name in names}
+            self._models, self._serving = {}, {}
 
     async def watch(self, interval_seconds: float, clock: Clock) -> None:
         """Look at every engine again and again, and forget those that do not answer. Runs until cancelled.
@@ -253,6 +250,9 @@ class EngineDirectory:
             while True:
                 names = self.engine.names()
                 looks = {name: look for name, look in looks.items() if name in names and not look.done()}
+                for gone in self.health.keys() - set(names):
+                    # An address that comes back may be another engine's.
+                    del self.health[gone]
                 for name in names:
                     if name not in looks:
                         looks[name] = group.create_task(self.look_at(name, clock))
@@ -273,14 +273,15 @@ class EngineDirectory:
             seen.failed(clock.now(), reason)
             return
         seen.answered(clock.now())
-        if not self.is_one:
-            with suppress(CwmError, TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    counters = await self.engine.on(name).counters()
-                    seen.counted(counters.requests_running, counters.requests_waiting)
-                    if name not in self._models or name in self._changed:
-                        self._serve({**self._models, name: await self.engine.on(name).models()})
-                        self._changed.discard(name)
+        if self.is_one:
+            return
+        with suppress(CwmError, TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                counters = await self.engine.on(name).counters()
+            seen.counted(counters.requests_running, counters.requests_waiting)
+        if name not in self._models or name in self._changed:
+            with suppress(CwmError):
+                await self._look(name)
 
     def _serve(self, models: dict[str, list[ServedModel]]) -> None:
         """Note what each engine serves."""

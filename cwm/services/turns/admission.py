@@ -225,7 +225,7 @@ class Admission:
                 source, contents, request.template_options(), identity.engine
             )
         _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
-        await self._note_special_tokens(principal, session, request)
+        await self._note_special_tokens(principal, session, request, identity.engine)
         conversation = incoming.conversation
         apart = _apart(incoming.branch) or (
             conversation is not None and (conversation.aside or asks_for_summary(messages))
@@ -368,10 +368,10 @@ class Admission:
             return session
 
     async def _note_special_tokens(
-        self, principal: Principal, session: Session, request: TurnRequest
+        self, principal: Principal, session: Session, request: TurnRequest, engine: str
     ) -> None:
         """Audit a prompt that contains control tokens: its text may imitate another role."""
-        special = await self.engine.special_tokens(session.model)
+        special = await self.engine.on(engine).special_tokens(session.model)
         count = _occurrences(request.texts(), special)
         if not count:
             return

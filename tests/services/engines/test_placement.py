@@ -15,7 +15,13 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.engine_health import GONE_AFTER
 from cwm.domain.engine_rules import EngineRules
-from cwm.domain.errors import ConcurrencyLimitError, EngineConnectionError, InvalidParameterError
+from cwm.domain.errors import (
+    ConcurrencyLimitError,
+    EngineConnectionError,
+    EngineResponseError,
+    InvalidParameterError,
+)
+from cwm.ports.engine import Counters
 from cwm.services.engines.placement import Place
 from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
@@ -269,3 +275,28 @@ async def test_a_window_thaws_on_an_engine_that_is_there(fleet: Fleet) -> None:
     thawed = await fleet.cwm.thaw(ANN, "w1")
     assert thawed.session.engine == "two"
     assert thawed.receipt.tokens_restored >= window.block_count * fleet.cwm.kv_tier.chunk_size
+
+
+async def test_an_engine_that_hangs_holds_up_no_turn_on_the_others(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    await fleet.cwm.session("s2")
+    fleet.one.health_gate = asyncio.Event()
+    async with asyncio.timeout(4):
+        await fleet.cwm.says("s2", "On.")
+    assert asked(fleet.two) == 2
+
+
+class WithoutMetrics(FakeEngine):
+    async def counters(self) -> Counters:
+        raise EngineResponseError("vLLM's /metrics is not Prometheus text.")
+
+
+async def test_an_engine_that_comes_later_and_tells_no_counts_takes_sessions_too(fleet: Fleet) -> None:
+    late = WithoutMetrics(fleet.cwm.kv_tier, away=True)
+    await fleet.add("late", late)
+    await fleet.cwm.session("s1")
+    assert await fleet.cwm.directory.candidates("tiny", "acme") == ("two", "one")
+    await fleet.cwm.directory.look_at("late", fleet.cwm.clock)
+    late.away = False
+    await fleet.cwm.directory.look_at("late", fleet.cwm.clock)
+    assert "late" in await fleet.cwm.directory.candidates("tiny", "acme")
