@@ -34,11 +34,15 @@ def up(
     storage_path: Annotated[
         Path | None, typer.Option(help="Folder of the stored KV, instead of CWM_STORAGE_PATH.")
     ] = None,
+    engines: Annotated[
+        int, typer.Option(min=1, max=16, help="Number of engines, each a vLLM with its own LMCache.")
+    ] = 1,
 ) -> None:
     """Start vLLM, LMCache, Valkey and the gateway on this machine, and keep them running until Ctrl-C.
 
     The first start prepares the engine's own Python environment and the model (a few minutes, about 3 GiB under
-    CWM_HOME). Processes that die are restarted. Windows stay in CWM_STORAGE_PATH for the next start.
+    CWM_HOME). Processes that die are restarted. Windows stay in CWM_STORAGE_PATH for the next start. `engines` of cwm.yaml
+    are for `cwm serve`: this command serves those that it starts.
     """
     settings = load_settings(
         model=model,
@@ -58,7 +62,11 @@ def up(
         migrating = await check(settings)
         await clear_abandoned(settings.local_engine.home.absolute(), log)
         plan = plan_from_settings(
-            settings.storage, settings.local_engine, withheld=settings.upstream_variables, log=log
+            settings.storage,
+            settings.local_engine,
+            withheld=settings.upstream_variables,
+            engines=engines,
+            log=log,
         )
         plan = replace(plan, gateway_host=settings.http.host, gateway_port=settings.http.port)
         refused = False
@@ -95,16 +103,23 @@ async def _serve_until_either_ends(settings: Settings, stack: LocalStack, interr
 
 
 def at_stack(settings: Settings, stack: LocalStack) -> Settings:
-    """The settings with the URLs of this stack's engine."""
-    engine = settings.engine.model_copy(
-        update={
-            "vllm_url": stack.vllm_url,
-            "vllm_api_key": None,
-            "lmcache_url": stack.lmcache_url,
-            "coordinator_url": stack.coordinator_url,
-        }
-    )
-    return replace(settings, engine=engine)
+    """The settings with the URLs of this stack's engines."""
+    from cwm.settings.engines import EngineEntry
+
+    engines = {
+        each.name: EngineEntry(
+            **{
+                **settings.engine.model_dump(),
+                "vllm_url": each.vllm_url,
+                "vllm_api_key": None,
+                "lmcache_url": each.lmcache_url,
+                "coordinator_url": stack.coordinator_url,
+            }
+        )
+        for each in stack.engines
+    }
+    first, *others = engines.values()
+    return replace(settings, engine=first, engines=engines if others else {}, starts_engines=True)
 
 
 def log(line: str) -> None:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 from cwm import shipped
 from cwm.stack.environment import GIB, EngineEnvironment
@@ -16,7 +16,8 @@ from cwm.stack.models import Model
 from cwm.stack.plan import StackPlan
 from cwm.stack.ports import LOOPBACK, Ports
 
-PartName = Literal["valkey", "coordinator", "lmcache", "vllm"]
+PartName: TypeAlias = str
+"""``valkey``, ``coordinator``; ``lmcache`` and ``vllm`` of the first engine, ``lmcache-2`` and ``vllm-2`` of the second …"""
 
 _QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
@@ -112,7 +113,7 @@ class Commands:
 
     def lmcache_arguments(self) -> list[str]:
         arguments = [
-            "server", "--instance-id", self.plan.key,
+            "server", "--instance-id", self.plan.instance,
             "--host", self.addresses.parts, "--port", str(self.ports.lmcache_queue),
             "--http-host", self.addresses.gateways, "--http-port", str(self.ports.lmcache),
             "--prometheus-port", str(self.ports.lmcache_metrics),
@@ -127,7 +128,7 @@ class Commands:
         ]  # fmt: skip
         if self.plan.device == "cpu":
             # A fixed name: after a SIGKILL the next server reuses the segment, which would otherwise leak.
-            arguments += ["--supported-transfer-mode", "auto", "--shm-name", self.plan.key]
+            arguments += ["--supported-transfer-mode", "auto", "--shm-name", self.plan.instance]
         for adapter in self._lower_tiers():
             arguments += ["--l2-adapter", json.dumps(adapter)]
         return arguments
@@ -213,7 +214,7 @@ class Commands:
         # LMCache's own eviction is off because it ignores pins; Room removes chunks instead.
         return {
             "type": "fs_native",
-            "base_path": str(self.plan.storage_path / "kv"),
+            "base_path": str(self.plan.kv_folder),
             "num_workers": 2,
             "max_capacity_gb": self.plan.disk_gb,
             "serde": self._serde(),

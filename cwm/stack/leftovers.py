@@ -24,9 +24,9 @@ _SOCKET_IN_TEMPORARY: Final = (
 )
 
 
-def lmcache_arguments(folder: Path, key: str) -> Path:
-    """The file with LMCache's arguments, including the password of its Redis."""
-    return folder / f"{key}.lmcache.json"
+def lmcache_arguments(folder: Path, key: str, part: str = "lmcache") -> Path:
+    """The file with the arguments of an LMCache server, including the password of its Redis."""
+    return folder / f"{key}.{part}.json"
 
 
 def life_lock(home: Path, key: str) -> Path:
@@ -102,8 +102,9 @@ async def _clear(path: Path, life: Path, report: Report) -> None:
 
 
 def _forget(path: Path, life: Path, run: RunFile) -> None:
-    shm.unlink_idle_lmcache_pool(path.stem)
-    lmcache_arguments(path.parent, path.stem).unlink(missing_ok=True)
+    shm.unlink_idle_lmcache_pools(path.stem)
+    for arguments in path.parent.glob(lmcache_arguments(Path(), path.stem, "lmcache*").name):
+        arguments.unlink(missing_ok=True)
     temporary = run.temporary()
     if temporary is not None:
         shutil.rmtree(temporary)

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from cwm.background import cancel_and_wait
 from cwm.stack import shm
 from cwm.stack.child import Child
 from cwm.stack.commands import VARIABLES, Commands, PartName
+from cwm.stack.engine import StackEngine
 from cwm.stack.environment import EngineEnvironment, Pins, Report, prepare_environment, tolerant
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
@@ -39,10 +40,11 @@ _PORT_ATTEMPTS = 3
 
 
 class LocalStack:
-    """A local engine that runs inside an ``async with``.
+    """Local engines, one unless the plan has more, that run inside an ``async with``.
 
-    Entering installs what is missing, starts all parts and returns when the engine answers; leaving stops
-    them and removes their shared memory. Raises StackError. Use it only in the event loop that entered it.
+    Entering installs what is missing, starts all parts and returns when every engine answers; leaving stops
+    them and removes their shared memory. Raises StackError. Use it only in the event loop that entered it. The URLs and the model
+    are those of the first engine.
     """
 
     vllm_url: str
@@ -51,6 +53,7 @@ class LocalStack:
     redis_url: str
     model_name: str
     model_root: str
+    engines: Sequence[StackEngine]
 
     def __init__(self, plan: StackPlan, *, report: Report) -> None:
         self.plan = plan
@@ -90,18 +93,19 @@ class LocalStack:
         self._lock_storage(undo)
         await self._live(undo)
         await self._runfile.clear_leftovers(self._report)
-        shm.unlink_lmcache_pool(self.plan.key)
+        shm.unlink_lmcache_pools(self.plan.key)
         environment = await prepare_environment(
             self.plan.home, Pins.for_device(self.plan.device), self._report, self.plan.withheld
         )
-        model = await prepare_model(
-            self.plan.model, self.plan.home, environment, self._report, self.plan.withheld
-        )
+        models = [
+            await prepare_model(each.model, each.home, environment, self._report, each.withheld)
+            for each in self.plan.engines
+        ]
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             started = AsyncExitStack()
             undo.push_async_callback(started.aclose)
             try:
-                await self._start_at_free_ports(environment, model, started)
+                await self._start_at_free_ports(environment, models, started)
             except PortLostError as error:
                 if attempt == _PORT_ATTEMPTS:
                     raise
@@ -112,21 +116,26 @@ class LocalStack:
                 return
 
     async def _start_at_free_ports(
-        self, environment: EngineEnvironment, model: Model, undo: AsyncExitStack
+        self, environment: EngineEnvironment, models: Sequence[Model], undo: AsyncExitStack
     ) -> None:
-        plan = self.plan
-        locks = machine_locks(plan.home)
-        reserved = ReservedPorts.take(plan.ports, locks, plan.gateway_port, plan.gateway_host)
-        undo.callback(reserved.end)
-        keys = keyring(plan.storage_path)
-        sockets = undo.enter_context(socket_folder(plan.home))
-        commands = Commands(plan, environment, model, reserved.chosen, keys, sockets)
-        await self._check(commands)
-        self._describe(commands, model)
-        await self._start(commands, reserved, undo)
+        locks = machine_locks(self.plan.home)
+        keys = keyring(self.plan.storage_path)
+        sockets = undo.enter_context(socket_folder(self.plan.home))
+        engines: list[StackEngine] = []
+        for plan, model in zip(self.plan.engines, models, strict=True):
+            if engines:
+                reserved = ReservedPorts.take(plan.ports, locks, first=engines[0].commands.ports)
+            else:
+                reserved = ReservedPorts.take(plan.ports, locks, plan.gateway_port, plan.gateway_host)
+            undo.callback(reserved.end)
+            commands = Commands(plan, environment, model, reserved.chosen, keys, sockets)
+            await self._check(commands)
+            engines.append(StackEngine(commands, reserved))
+        self._describe(engines)
+        await self._start(undo)
 
     async def wait_ready(self, timeout_seconds: float = 300) -> None:
-        """Wait until every part answers and vLLM, LMCache and the coordinator are connected. Raises StackError."""
+        """Wait until every part answers and each vLLM, its LMCache and the coordinator are connected. Raises StackError."""
         waiting = asyncio.ensure_future(self._until_connected())
         failures = [part.failed for part in self._parts.values()]
         try:
@@ -162,23 +171,38 @@ class LocalStack:
         return self._own_part(part).pids() if part in self._parts else []
 
     async def run_until_failure(self) -> NoReturn:
-        """Sleep while the stack runs. Raises StackError when a part cannot be started again."""
-        failures = [part.failed for part in self._parts.values()]
-        done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
-        for failure in done:
-            failure.result()
-        raise StackError("a part of the local engine ended for good.")
+        """Sleep while an engine runs. Raises StackError when a part of the last one, or one that all need, cannot be started again."""
+        left = {engine.plan.number for engine in self.engines}
+        failures = {part.failed: part for part in self._parts.values()}
+        while True:
+            done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
+            for failure in done:
+                engine = failures.pop(failure).recipe.engine
+                left.discard(engine)
+                if not engine or not left:
+                    failure.result()
+                    raise StackError("a part of the local engine ended for good.")
+                self._report(f"engine-{engine} stays away: {failure.exception()}")
 
     def _own_part(self, part: PartName) -> Part:
         if part not in self._parts:
             raise StackError(f"this stack runs no '{part}' of its own.")
         return self._parts[part]
 
-    def room(self) -> Room:
-        """The guard of the tiers' sizes: of the disk tier always, of Valkey only if it is this stack's own."""
-        embedded = self._redis if self.plan.redis is None else None
-        urls = (self.coordinator_url, self.lmcache_url)
-        return Room(embedded, self.storage_path / "kv", self.plan.disk_gb, urls, self._report)
+    def room(self, another: StackEngine | None = None) -> Room:
+        """The guard of the disk tier of ``another`` engine, else of the first engine's, and of Valkey, if that is this stack's own.
+
+        Each removes through its own LMCache server, so that Valkey is kept while one of them is there; they choose the same chunks.
+        """
+        plan, url = (another.plan, another.lmcache_url) if another else (self.plan, self.lmcache_url)
+        return Room(
+            self._redis if self.plan.redis is None else None,
+            plan.kv_folder,
+            plan.disk_gb,
+            (self.coordinator_url, url),
+            self._report,
+            others=[each.kv_folder for each in self.plan.engines if each.number != plan.number],
+        )
 
     def _lock_storage(self, undo: AsyncExitStack) -> None:
         lock = FileLock(self.plan.storage_path / "cwm-up.lock")
@@ -206,7 +230,7 @@ class LocalStack:
         try:
             await run_tool(
                 [*commands.vllm(), "--check"],
-                fresh_log(self.plan.logs, "parsers"),
+                fresh_log(self.plan.logs, commands.plan.own("parsers")),
                 self._report,
                 commands.vllm_variables(),
                 self.plan.withheld,
@@ -214,34 +238,50 @@ class LocalStack:
         except ToolFailedError as error:
             raise StackError(f"vLLM cannot be started: {' '.join(error.lines[-1:]) or error}.") from error
 
-    def _describe(self, commands: Commands, model: Model) -> None:
-        ports = self.ports = commands.ports
-        self.vllm_url = f"http://{LOOPBACK}:{ports.vllm}"
-        self.lmcache_url = f"http://{LOOPBACK}:{ports.lmcache}"
-        self.coordinator_url = f"http://{LOOPBACK}:{ports.coordinator}"
+    def _describe(self, engines: Sequence[StackEngine]) -> None:
+        self.engines, first = engines, engines[0]
+        self.ports = first.commands.ports
+        self.vllm_url, self.lmcache_url = first.vllm_url, first.lmcache_url
+        self.coordinator_url = f"http://{LOOPBACK}:{self.ports.coordinator}"
         self.redis_url = self._redis.url()
-        self.model_name = commands.served_name
-        self.model_root = str(model.folder)
+        self.model_name, self.model_root = first.model_name, first.model_root
 
     @property
     def _redis(self) -> RedisAddress:
         return self.plan.redis or RedisAddress(LOOPBACK, self.ports.valkey)
 
-    async def _start(self, commands: Commands, reserved: ReservedPorts, undo: AsyncExitStack) -> None:
-        for folder in ("valkey", "coordinator", "kv"):
+    async def _start(self, undo: AsyncExitStack) -> None:
+        for folder in ("valkey", "coordinator"):
             (self.plan.storage_path / folder).mkdir(parents=True, exist_ok=True)
         undo.push_async_callback(self._health.close)
-        urls = {"vllm": self.vllm_url, "lmcache": self.lmcache_url, "coordinator": self.coordinator_url}
-        facts = {"storage_path": str(self.storage_path), "model": self.model_root, "urls": urls}
-        self._runfile.begin({**facts, "ports": commands.ports.as_dict()}, self.plan.temporary)
+        first, *others = self.engines
+        facts = {**first.described(), "storage_path": str(self.storage_path)}
+        facts["urls"]["coordinator"] = self.coordinator_url
+        if others:
+            facts["engines"] = {engine.name: engine.described() for engine in self.engines}
+        self._runfile.begin(facts, self.plan.temporary)
         undo.callback(self._runfile.remove)
-        undo.callback(shm.unlink_lmcache_pool, self.plan.key)
+        undo.callback(shm.unlink_lmcache_pools, self.plan.key)
         if self.plan.redis and not await redis_answers(self.plan.redis):
             raise StackError(f"the Redis of CWM_REDIS_URL does not answer at {self.plan.redis}.")
-        arguments = lmcache_arguments(self.plan.run_folder, self.plan.key)
-        write_private_json(arguments, commands.lmcache_arguments())
-        undo.callback(arguments.unlink)
-        recipes = self._recipes(commands, arguments, reserved)
+        await self._start_parts(self._shared_recipes(first), first.reserved, undo)
+        starts = [
+            asyncio.create_task(self._start_parts(self._recipes(engine, undo), engine.reserved, undo))
+            for engine in self.engines
+        ]
+        try:
+            await asyncio.gather(*starts)
+        finally:
+            await cancel_and_wait(*starts)
+        watcher = asyncio.create_task(self._watch(), name="watch the stack")
+        undo.push_async_callback(_cancel, watcher)
+        for room in (self.room(), *map(self.room, others)):
+            undo.push_async_callback(_cancel, asyncio.create_task(room.keep(), name="keep room"))
+        await self.wait_ready()
+
+    async def _start_parts(
+        self, recipes: Sequence[Recipe], reserved: ReservedPorts, undo: AsyncExitStack
+    ) -> None:
         for recipe in recipes:
             try:
                 await self._start_part(recipe, undo)
@@ -250,24 +290,22 @@ class LocalStack:
                     ports = ", ".join(map(str, lost))
                     raise PortLostError(f"another program took port {ports} of {recipe.title}.") from error
                 raise
-        watcher = asyncio.create_task(self._watch(), name="watch the stack")
-        undo.push_async_callback(_cancel, watcher)
-        undo.push_async_callback(_cancel, asyncio.create_task(self.room().keep(), name="keep room"))
-        await self.wait_ready()
 
     async def _start_part(self, recipe: Recipe, undo: AsyncExitStack) -> None:
         recipe = replace(recipe, withheld=self.plan.withheld)
         log = fresh_log(self.plan.logs, recipe.name)
         hooks = Hooks(self._report, self._part_started, self._note_segments, self._part_cleared)
-        part = Part(recipe, list(self._parts.values()), log, hooks)
+        needs = [part for part in self._parts.values() if part.recipe.engine in {0, recipe.engine}]
+        part = Part(recipe, needs, log, hooks)
         self._parts[recipe.name] = part
         # Parts stop in reverse order: vLLM first, Valkey last. Registered before the start, so that a cancelled
         # start is stopped too.
         undo.push_async_callback(part.stop)
         await part.start()
 
-    def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
-        health = self._health
+    def _shared_recipes(self, first: StackEngine) -> Sequence[Recipe]:
+        """What all engines need."""
+        commands, reserved, health = first.commands, first.reserved, self._health
         embedded = [
             Recipe(
                 "valkey", "Valkey", commands.valkey(), VARIABLES,
@@ -282,18 +320,30 @@ class LocalStack:
                 lambda: health.responds(f"{self.coordinator_url}/healthz"),
                 start_seconds=90, stop_seconds=10, before_start=lambda: reserved.release("coordinator"), port=self.ports.coordinator, listeners=["coordinator"],
             ),
+        ]  # fmt: skip
+
+    def _recipes(self, engine: StackEngine, undo: AsyncExitStack) -> Sequence[Recipe]:
+        """An engine's own parts."""
+        plan, commands, reserved, health = engine.plan, engine.commands, engine.reserved, self._health
+        plan.kv_folder.mkdir(parents=True, exist_ok=True)
+        lmcache, vllm = plan.own("lmcache"), plan.own("vllm")
+        arguments = lmcache_arguments(self.plan.run_folder, self.plan.key, lmcache)
+        write_private_json(arguments, commands.lmcache_arguments())
+        undo.callback(arguments.unlink)
+        which = f" of {engine.name}" if self.plan.others else ""
+        return [
             Recipe(
-                "lmcache", "LMCache", commands.lmcache(arguments), commands.variables(),
-                lambda: health.responds(f"{self.lmcache_url}/healthcheck"),
+                lmcache, f"LMCache{which}", commands.lmcache(arguments), commands.variables(),
+                lambda: health.responds(f"{engine.lmcache_url}/healthcheck"),
                 start_seconds=120, stop_seconds=15,
                 before_start=lambda: reserved.release("lmcache", "lmcache_queue", "lmcache_metrics"),
-                port=self.ports.lmcache, listeners=["lmcache", "lmcache_queue", "lmcache_metrics"],
+                port=commands.ports.lmcache, listeners=["lmcache", "lmcache_queue", "lmcache_metrics"], engine=plan.number,
             ),
             Recipe(
-                "vllm", "vLLM", commands.vllm(), commands.vllm_variables(),
-                lambda: health.responds(f"{self.vllm_url}/health"),
-                start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=self.ports.vllm, listeners=["vllm"],
-                warm_up=lambda: health.warm_up(self.vllm_url, self.model_name, self.chunk_size),
+                vllm, f"vLLM{which}", commands.vllm(), commands.vllm_variables(),
+                lambda: health.responds(f"{engine.vllm_url}/health"),
+                start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=commands.ports.vllm, listeners=["vllm"],
+                warm_up=lambda: health.warm_up(engine.vllm_url, engine.model_name, self.chunk_size), engine=plan.number,
             ),
         ]  # fmt: skip
 
@@ -331,20 +381,23 @@ class LocalStack:
             await asyncio.sleep(_READY_POLL_SECONDS)
 
     async def _connected(self) -> bool:
+        answer = [await part.recipe.answers() for part in self._parts.values()]
+        return all(answer) and all([await self._is_connected(engine) for engine in self.engines])
+
+    async def _is_connected(self, engine: StackEngine) -> bool:
         return (
-            all([await part.recipe.answers() for part in self._parts.values()])
-            and await self._health.vllm_is_attached(self.lmcache_url)
-            and await self._health.instance_is_registered(self.coordinator_url, self.plan.key)
-            and await self._vllm_uses_lmcache()
+            await self._health.vllm_is_attached(engine.lmcache_url)
+            and await self._health.instance_is_registered(self.coordinator_url, engine.plan.instance)
+            and await self._uses_lmcache(engine)
         )
 
-    async def _vllm_uses_lmcache(self) -> bool:
-        if await self._health.vllm_has_asked(self.lmcache_url):
+    async def _uses_lmcache(self, engine: StackEngine) -> bool:
+        if await self._health.vllm_has_asked(engine.lmcache_url):
             return True
         # vLLM may have died with LMCache during a store; its keeper then starts it again.
         with suppress(StackError):
-            await self._health.warm_up(self.vllm_url, self.model_name, self.chunk_size)
-        return await self._health.vllm_has_asked(self.lmcache_url)
+            await self._health.warm_up(engine.vllm_url, engine.model_name, self.chunk_size)
+        return await self._health.vllm_has_asked(engine.lmcache_url)
 
 
 async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:

@@ -44,6 +44,8 @@ class Recipe:
     warm_up: Callable[[], Awaitable[None]] | None = None
     before_start: Callable[[], None] = field(default=lambda: None)
     withheld: frozenset[str] = frozenset()
+    engine: int = 0
+    """The number of the engine that it is a part of; 0 if all engines need it."""
 
 
 @dataclass(frozen=True, slots=True)

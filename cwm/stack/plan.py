@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from cwm import settings
 from cwm.stack import shm
@@ -15,6 +16,7 @@ from cwm.stack.errors import StackError
 from cwm.stack.models import TINY
 from cwm.stack.ports import LOOPBACK, Ports
 from cwm.stack.redis_url import RedisAddress
+from cwm.stack.room import Disk, disk_limit
 from cwm.stack.runfile import key_of
 
 _CHUNK_TINY = 32
@@ -27,6 +29,9 @@ _SMALLEST_L1_GB = 0.125
 _SMALLEST_VALKEY_GB = 0.125
 # Measured beside caches and weights: vLLM's processes 2 GiB, LMCache 0.5, the coordinator 0.4.
 _BESIDE_CACHES_GB = 3.0
+_COORDINATOR_GB = 0.4
+# Of each of several engines: what a disk tier holds beside the reserve that is left free.
+_SMALLEST_DISK_GB = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,39 @@ class StackPlan:
     """Of ``cwm_engine.serve_vllm``: parsers, chat template and further arguments, if they are not as by default."""
     dev_endpoints: bool = False
     """Enables vLLM's development endpoints, with which benchmarks empty its cache. They check no API key."""
+    number: int = 1
+    """Which engine of the stack this is."""
+    others: tuple[Mapping[str, Any], ...] = ()
+    """Further engines: the fields that each has of its own."""
+
+    def with_another(self, **own: Any) -> StackPlan:
+        """Add an engine, like the first but for the fields ``own``, such as ``model`` or ``serving_variables``."""
+        return replace(self, others=(*self.others, own))
+
+    @property
+    def engines(self) -> tuple[StackPlan, ...]:
+        """The plan of each engine."""
+        others = (replace(self, number=number, others=(), **own) for number, own in enumerate(self.others, 2))
+        return (self, *others)
 
     @property
     def key(self) -> str:
-        """Names this storage: its shared memory, its instance in the coordinator, its run file."""
+        """Names this storage: the run file, and what the names of its shared memory begin with."""
         return key_of(self.storage_path)
+
+    def own(self, name: str) -> str:
+        """The name of something that each engine has; the first engine's is ``name`` itself."""
+        return name if self.number == 1 else f"{name}-{self.number}"
+
+    @property
+    def instance(self) -> str:
+        """Names one engine's LMCache server: its instance in the coordinator, its shared memory."""
+        return self.own(self.key)
+
+    @property
+    def kv_folder(self) -> Path:
+        """The folder of one engine's disk tier."""
+        return self.storage_path / self.own("kv")
 
     @property
     def logs(self) -> Path:
@@ -79,17 +112,42 @@ def plan_from_settings(
     local: settings.LocalEngine,
     *,
     withheld: frozenset[str],
+    engines: int = 1,
     log: Callable[[str], None] = lambda _: None,
 ) -> StackPlan:
     """The plan for these settings on this machine; ``log`` gets the sizes, and a line for each that had to shrink.
 
-    ``withheld`` are the settings' ``upstream_variables``. Raises StackError if the machine cannot meet the settings.
+    ``withheld`` are the settings' ``upstream_variables``. ``engines`` of one kind share the size of the disk tier, and the machine.
+    Raises StackError if the machine cannot meet the settings.
     """
     device = choose_device(local.device)
     plan = replace(plan_elsewhere(storage, local, device), withheld=withheld)
-    # Counts the pool of a killed stack as free: it is removed before ours is created.
-    pool = shm.lmcache_pool_bytes(plan.key) / GIB
-    return _fitting(plan, Memory(_memory_gb(), _free_gb() + pool, _shm_free_gb() + pool), log)
+    plan = replace(plan, disk_gb=plan.disk_gb / engines, others=({},) * (engines - 1))
+    if plan.others:
+        _require_room_for_several(plan)
+    # Counts the pools of a killed stack as free: they are removed before ours are created.
+    pools = shm.lmcache_pool_bytes(plan.key) / GIB
+    return _fitting(plan, Memory(_memory_gb(), _free_gb() + pools, _shm_free_gb() + pools), log)
+
+
+def _require_room_for_several(plan: StackPlan) -> None:
+    if plan.device != "cpu":
+        raise StackError(
+            "several engines on one machine run on its CPU only. Start each GPU's engine by itself (cwm engine command) and list "
+            "them as engines in cwm.yaml, or set CWM_DEVICE to cpu."
+        )
+    count, folder = len(plan.engines), plan.storage_path
+    needed = count * _SMALLEST_DISK_GB
+    free = disk_limit(0, 0, Disk(*shutil.disk_usage(_nearest(folder)))) / GIB
+    if free < needed:
+        raise StackError(
+            f"the disk tiers of {count} engines need {needed:.1f} GB in {folder}, and {free:.1f} GB are free beside the reserve. Make "
+            "room, start fewer engines, or set CWM_STORAGE_PATH to another folder."
+        )
+
+
+def _nearest(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, device: Device) -> StackPlan:
@@ -135,26 +193,32 @@ class Memory:
 
 
 def _fitting(plan: StackPlan, memory: Memory, log: Callable[[str], None]) -> StackPlan:
-    """``plan`` with caches that fit into the memory that is free now: other engines may have the rest."""
-    needed = _BESIDE_CACHES_GB
+    """``plan`` with caches that fit into the memory that is free now: other programs may have the rest."""
+    count = len(plan.engines)
+    needed = count * _BESIDE_CACHES_GB - (count - 1) * _COORDINATOR_GB
     if plan.device == "cpu":
-        needed += max(1, math.ceil(plan.kv_cache_gb)) + _weights_gb(Path(plan.model).expanduser())
-    smallest = _SMALLEST_L1_GB + (0 if plan.redis else _SMALLEST_VALKEY_GB)
+        needed += count * (max(1, math.ceil(plan.kv_cache_gb)) + _weights_gb(Path(plan.model).expanduser()))
+    smallest = count * _SMALLEST_L1_GB + (0 if plan.redis else _SMALLEST_VALKEY_GB)
     spare = memory.free - needed
     if spare < smallest:
-        raise StackError(
-            f"the engine needs about {needed + smallest:.1f} GB of memory, and {memory.free:.1f} GB are free. Stop what else "
-            "takes memory, or lower CWM_KV_CACHE_GB."
+        who, fewer = (
+            ("the engine needs", "") if count == 1 else (f"{count} engines need", ", start fewer engines")
         )
-    l1_gb = l1_size(plan.l1_gb, memory, spare if plan.redis else spare / 2, log)
-    redis_gb = plan.redis_gb if plan.redis else min(plan.redis_gb, spare - l1_gb)
+        raise StackError(
+            f"{who} about {needed + smallest:.1f} GB of memory, and {memory.free:.1f} GB are free. Stop what else "
+            f"takes memory{fewer}, or lower CWM_KV_CACHE_GB."
+        )
+    share = Memory(memory.total / count, memory.free / count, memory.shm_free / count)
+    l1_gb = l1_size(plan.l1_gb, share, (spare if plan.redis else spare / 2) / count, log, count)
+    redis_gb = plan.redis_gb if plan.redis else min(plan.redis_gb, spare - count * l1_gb)
     if redis_gb < plan.redis_gb:
         log(
             f"Valkey has {redis_gb:.1f} GB instead of {plan.redis_gb:g}: what is free beside the engine and the CPU tier"
         )
     valkey = "" if plan.redis else f", Valkey up to {redis_gb:.1f}"
+    engines = "the engine" if count == 1 else f"{count} engines"
     log(
-        f"memory: {memory.free:.1f} GB are free; the CPU tier takes {l1_gb:.1f}{valkey}, the engine about {needed:.1f}"
+        f"memory: {memory.free:.1f} GB are free; the CPU tier takes {count * l1_gb:.1f}{valkey}, {engines} about {needed:.1f}"
     )
     return replace(plan, l1_gb=l1_gb, redis_gb=round(redis_gb, 3))
 
@@ -175,8 +239,14 @@ def choose_device(wanted: str) -> Device:
     return "cuda" if present else "cpu"
 
 
-def l1_size(wanted: float, memory: Memory, spare: float, log: Callable[[str], None]) -> float:
-    """The CPU tier's size in GiB: as configured, at most ``spare``, a quarter of the memory and what /dev/shm has free."""
+def l1_size(
+    wanted: float, memory: Memory, spare: float, log: Callable[[str], None], engines: int = 1
+) -> float:
+    """The CPU tier's size in GiB: as configured, at most ``spare``, a quarter of the memory and what /dev/shm has free.
+
+    Each of several ``engines`` has one, and its share of all three.
+    """
+    title = "the CPU tier" if engines == 1 else f"the CPU tier of each of {engines} engines"
     if wanted < _SMALLEST_L1_GB:
         raise StackError(
             f"CWM_CPU_CACHE_GB is {wanted:g}: the CPU tier needs {_SMALLEST_L1_GB:g} at least to hold a window."
@@ -188,12 +258,12 @@ def l1_size(wanted: float, memory: Memory, spare: float, log: Callable[[str], No
         (spare, "its share of the memory that is free"),
     ):
         if limit < size:
-            log(f"the CPU tier is {max(limit, 0):.1f} GB instead of {wanted:g}: {why}")
+            log(f"{title} is {max(limit, 0):.1f} GB instead of {wanted:g}: {why}")
             size = limit
     if size < _SMALLEST_L1_GB:
         raise StackError(
-            f"the CPU tier would have {max(size, 0):.2f} GB, too little for a window. In a container make /dev/shm "
-            "larger (docker run --shm-size 4g)."
+            f"{title} would have {max(size, 0):.2f} GB, too little for a window. In a container make /dev/shm "
+            f"larger (docker run --shm-size {4 * engines}g)."
         )
     return round(size, 3)
 

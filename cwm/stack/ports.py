@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cwm.stack.errors import StackError
@@ -16,6 +16,7 @@ _LOCKS = Path("/tmp")  # noqa: S108 - not TMPDIR, which may differ between stack
 _HOSTS_WITH_LOOPBACK = {LOOPBACK, "localhost", "", "0.0.0.0", "::"}  # noqa: S104 - compared with
 # Neighbours of the usual port: below 32768 the kernel gives none of them to an outgoing connection.
 _NEIGHBOURS = 200
+_OF_ALL = ("coordinator", "valkey")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Ports:
     lmcache_metrics: int = 9091
     coordinator: int = 9300
     valkey: int = 6390
+    """These two serve all engines of a stack."""
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -64,22 +66,31 @@ class ReservedPorts:
 
     @classmethod
     def take(
-        cls, wanted: Ports, locks: Path, gateway: int | None = None, host: str = LOOPBACK
+        cls,
+        wanted: Ports,
+        locks: Path,
+        gateway: int | None = None,
+        host: str = LOOPBACK,
+        first: Ports | None = None,
     ) -> ReservedPorts:
         """Reserve a port for every part. Stacks that share the folder ``locks`` never share a port.
 
-        ``gateway`` is the port on which this stack's gateway is going to listen on ``host``; no part of any stack gets
+        ``first``: the ports of the stack's first engine, for another engine, which has the same Valkey and coordinator. ``gateway`` is the port on which this stack's gateway is going to listen on ``host``; no part of any stack gets
         it. Raises StackError if another stack has reserved that port, or if all neighbours of a port are in use.
         """
         reserved = cls(locks)
         try:
             if gateway:
                 reserved._leave(gateway, host)
-            chosen = {name: reserved._take_near(name, port) for name, port in wanted.as_dict().items()}
+            chosen = {
+                name: reserved._take_near(name, port)
+                for name, port in wanted.as_dict().items()
+                if first is None or name not in _OF_ALL
+            }
         except BaseException:
             reserved.end()
             raise
-        reserved.chosen = Ports(**chosen)
+        reserved.chosen = replace(first or wanted, **chosen)
         return reserved
 
     def release(self, *names: str) -> None:

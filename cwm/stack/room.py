@@ -146,9 +146,9 @@ class TierState:
 
 
 class Room:
-    """Watches the disk tier of one stack, and its Valkey. ``redis`` is None if the stack uses an external Redis.
+    """Watches the disk tier of one engine, and the Valkey. ``redis`` is None if the stack uses an external Redis.
 
-    ``alive`` is a file to touch after every check that succeeded.
+    ``others`` are the folders of other engines' disk tiers: a chunk there is no last copy in the Valkey. ``alive`` is a file to touch after every check that succeeded.
     """
 
     def __init__(
@@ -159,9 +159,11 @@ class Room:
         urls: tuple[str, str],
         report: Report,
         *,
+        others: Sequence[Path] = (),
         alive: Path | None = None,
     ) -> None:
         self._redis, self._folder, self._disk_bytes = redis, folder, int(disk_gb * GIB)
+        self._folders = (folder, *others)
         self._coordinator_url, self._lmcache_url = urls
         self._report = report
         self._alive = alive
@@ -205,7 +207,8 @@ class Room:
             self._valkey.is_short = False
             return
         need = used - int(_ROOMY * limit)
-        on_disk = {chunk.key for chunk in await asyncio.to_thread(chunks_on_disk, self._folder)}
+        chunks = [await asyncio.to_thread(chunks_on_disk, folder) for folder in self._folders]
+        on_disk = {chunk.key for each in chunks for chunk in each}
         # Read pins last: a freeze pins before it proves, so the chunks that it relies on are spared.
         stored = await chunks_in_valkey(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)

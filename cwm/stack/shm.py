@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,30 +47,31 @@ def unlink(segments: Iterable[Segment]) -> list[str]:
     return [segment.name for segment in idle]
 
 
-def lmcache_pool_bytes(name: str) -> int:
-    """Bytes of /dev/shm that the pool of ``--shm-name name`` takes; 0 if there is none."""
-    try:
-        return _pool(name).stat().st_blocks * _BLOCK_BYTES
-    except OSError:
-        return 0
+def lmcache_pool_bytes(key: str) -> int:
+    """Bytes of /dev/shm that the pools of a stack's LMCache servers take; their ``--shm-name`` begins with its key."""
+    size = 0
+    for pool in _pools(key):
+        with suppress(OSError):
+            size += pool.stat().st_blocks * _BLOCK_BYTES
+    return size
 
 
-def unlink_lmcache_pool(name: str) -> None:
-    """Remove the pool of an LMCache server that ran with ``--shm-name name`` and has ended."""
-    _pool(name).unlink(missing_ok=True)
+def unlink_lmcache_pools(key: str) -> None:
+    """Remove the pools of a stack whose LMCache servers have ended."""
+    for pool in _pools(key):
+        pool.unlink(missing_ok=True)
 
 
-def unlink_idle_lmcache_pool(name: str) -> None:
-    """The same, unless a living process has it mapped."""
-    pool = _segment(_pool(name).name)
-    if pool is None:
-        return
-    if not any(pool.inode in proc.mapped_inodes(pid, f"{FOLDER}/") for pid in proc.every_pid()):
-        pool.path.unlink(missing_ok=True)
+def unlink_idle_lmcache_pools(key: str) -> None:
+    """The same, but those that a living process has mapped."""
+    pools = [segment for pool in _pools(key) if (segment := _segment(pool.name)) is not None]
+    for pool in pools:
+        if not any(pool.inode in proc.mapped_inodes(pid, f"{FOLDER}/") for pid in proc.every_pid()):
+            pool.path.unlink(missing_ok=True)
 
 
-def _pool(name: str) -> Path:
-    return FOLDER / f"{_LMCACHE_PREFIX}{name}"
+def _pools(key: str) -> list[Path]:
+    return [*FOLDER.glob(f"{_LMCACHE_PREFIX}{key}*")]
 
 
 def _segment(name: str) -> Segment | None:

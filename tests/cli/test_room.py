@@ -84,6 +84,30 @@ async def test_room_is_kept_on_disk_and_in_a_valkey_with_a_password_until_it_is_
     assert "sesame" not in told
 
 
+async def test_a_frozen_chunk_leaves_valkey_only_while_some_engine_has_it_on_its_disk(tmp_path: Path) -> None:
+    kv, of_another = (tmp_path / "storage" / name for name in ("kv", "kv-2"))
+    for folder in (kv, of_another):
+        folder.mkdir(parents=True)
+    (of_another / file_name(chunk(1))).write_bytes(b"x")
+    lmcache = FakeLmcache(kv, pins=[chunk(number) for number in range(CHUNKS)])
+    port = free_port()
+    with ValkeyServer(port=port):
+        async with Redis(port=port) as valkey, serving(lmcache.app()) as url:
+            for number in range(CHUNKS):
+                await valkey.set(f"/model@01000100@0@{chunk(number).hash}@salt", b"x" * CHUNK_BYTES)
+            await valkey.config_set("maxmemory", int((await valkey.info("memory"))["used_memory"] / 0.9))
+            variables = {
+                "CWM_LMCACHE_URL": url,
+                "CWM_COORDINATOR_URL": url,
+                "CWM_STORAGE_PATH": str(kv.parent),
+                "CWM_REDIS_URL": f"redis://127.0.0.1:{port}/0",
+            }
+            async with room(tmp_path, **variables), asyncio.timeout(60):
+                await lmcache.asked_to_delete.wait()
+
+    assert set(lmcache.deleted) == {("valkey", chunk(1).hash)}
+
+
 async def test_what_cannot_be_kept_is_said_and_goes_on(tmp_path: Path) -> None:
     nobody = f"redis://127.0.0.1:{free_port()}/0"
     alive = tmp_path / "alive"

@@ -44,10 +44,12 @@ def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_
     port = free_port()
 
     run = CliRunner().invoke(
-        app, ["up", "--port", str(port), "--device", "cpu", "--storage-path", str(tmp_path)]
+        app,
+        ["up", "--port", str(port), "--device", "cpu", "--storage-path", str(tmp_path), "--engines", "3"],
     )
 
     assert "No engine today." in run.output
+    assert [len(plan.engines) for plan in plans] == [3]
     assert [(plan.gateway_port, plan.withheld) for plan in plans] == [(port, frozenset({"NOTES_TOKEN"}))]
 
 

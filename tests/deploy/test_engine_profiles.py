@@ -39,6 +39,11 @@ def services() -> dict[str, Any]:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Commands:
+    return commands_in(tmp_path)
+
+
+def commands_in(tmp_path: Path) -> Commands:
+    """What `cwm up` would start on a CPU."""
     plan = StackPlan(
         device="cpu",
         model="tiny",
@@ -84,12 +89,19 @@ def test_the_coordinator_gets_the_same_options(services: dict[str, Any], local: 
     assert compared(services["coordinator-cpu"]["command"]) == compared(local.coordinator())
 
 
-def test_lmcache_gets_the_same_options(services: dict[str, Any], local: Commands) -> None:
-    assert compared(services["lmcache-cpu"]["command"]) == compared(local.lmcache_arguments())
+@pytest.mark.parametrize("engine", ["cpu", "cpu-2"])
+def test_lmcache_gets_the_same_options(services: dict[str, Any], local: Commands, engine: str) -> None:
+    assert compared(services[f"lmcache-{engine}"]["command"]) == compared(local.lmcache_arguments())
 
 
-def test_vllm_gets_the_same_options(services: dict[str, Any], local: Commands) -> None:
-    assert compared(services["vllm-cpu"]["command"]) == compared(local.vllm())
+@pytest.mark.parametrize("engine", ["cpu", "cpu-2"])
+def test_vllm_on_the_cpu_gets_the_same_options(
+    services: dict[str, Any], local: Commands, engine: str
+) -> None:
+    assert compared(services[f"vllm-{engine}"]["command"]) == compared(local.vllm())
+
+
+def test_vllm_on_a_gpu_gets_the_same_options(services: dict[str, Any], local: Commands) -> None:
     on_gpu = compared(services["vllm-gpu"]["command"])
     of_a_cpu = {"--enforce-eager": [], "--max-num-batched-tokens": ["512"], "--dtype": ["float32"]}
     assert on_gpu | of_a_cpu == compared(local.vllm())
@@ -132,12 +144,15 @@ def test_vllm_can_read_a_model_folder_of_any_user(services: dict[str, Any]) -> N
     assert all(services[name]["cap_add"] == ["DAC_READ_SEARCH"] for name in ("vllm-cpu", "vllm-gpu"))
 
 
-def test_the_tiers_and_the_connector_are_the_same(services: dict[str, Any], local: Commands) -> None:
-    here, there = flags(services["lmcache-cpu"]["command"]), flags(local.lmcache_arguments())
+@pytest.mark.parametrize("engine", ["cpu", "cpu-2"])
+def test_the_tiers_and_the_connector_are_the_same(
+    services: dict[str, Any], local: Commands, engine: str
+) -> None:
+    here, there = flags(services[f"lmcache-{engine}"]["command"]), flags(local.lmcache_arguments())
     place = {"startup_nodes", "password", "tls_enable", "base_path", "max_capacity_gb", "keyring_path"}
     for mine, theirs in zip(here["--l2-adapter"], there["--l2-adapter"], strict=True):
         assert told(mine, place) == told(theirs, place)
-    here, there = flags(services["vllm-cpu"]["command"]), flags(local.vllm())
+    here, there = flags(services[f"vllm-{engine}"]["command"]), flags(local.vllm())
     connector = (
         told(each["--kv-transfer-config"][0], {"lmcache.mp.host", "lmcache.mp.port"})
         for each in (here, there)
@@ -159,7 +174,8 @@ def test_room_is_kept_in_both_tiers_of_either_engine(services: dict[str, Any], t
     named = urlsplit((tmp_path / "kv_valkey_url").read_text().strip())
 
     assert room["command"] == ["room", "--alive", "/tmp/alive", "--metrics", "0.0.0.0:9464"]
-    assert set(room["profiles"]) == set(valkey["profiles"]) == {"engine-cpu", "engine-gpu"}
+    assert set(room["profiles"]) == {"engine-cpu", "engine-gpu"}
+    assert set(valkey["profiles"]) == {*room["profiles"], "fleet-cpu"}
     assert room["environment"]["CWM_REDIS_URL_FILE"] == "/run/secrets/kv_valkey_url"
     assert room["secrets"] == ["kv_valkey_url"]
     assert (named.hostname, named.port) == ("valkey-kv", 6379)
@@ -171,8 +187,38 @@ def test_room_is_kept_in_both_tiers_of_either_engine(services: dict[str, Any], t
         assert [tier["type"] for tier in tiers] == ["fs_native", "valkey"]
         (shared,) = engine["volumes"]
         assert shared == f"kv:{tiers[0]['base_path']}"
-        assert room["volumes"] == ["kv:" + room["environment"]["CWM_STORAGE_PATH"] + "/kv:ro"]
+        storage = room["environment"]["CWM_STORAGE_PATH"]
+        assert room["volumes"] == [f"kv:{storage}/kv:ro"], "what a second engine left is reached by none"
         assert room["environment"]["CWM_DISK_CACHE_GB"] == "${CWM_DISK_CACHE_GB:-50}"
+
+
+def test_a_fleet_is_two_engines_with_what_they_would_fight_for_of_their_own(
+    services: dict[str, Any],
+) -> None:
+    profile = "fleet-cpu"
+    fleet = {name: service for name, service in services.items() if profile in service.get("profiles", [])}
+    assert fleet.keys() == {
+        "valkey-kv", "room-1", "room-2", "coordinator-cpu", "lmcache-cpu", "vllm-cpu", "lmcache-cpu-2", "vllm-cpu-2",
+    }  # fmt: skip
+    listed = yaml.safe_load((ROOT / "deploy/compose/fleet/cwm.yaml").read_text())["engines"]
+    for number, name in enumerate(("", "-2")):
+        lmcache, vllm = fleet[f"lmcache-cpu{name}"], fleet[f"vllm-cpu{name}"]
+        arguments = flags(lmcache["command"])
+        assert arguments["--instance-id"] == [f"cwm{name}"]
+        assert arguments["--coordinator-advertise-ip"] == [f"lmcache{name}"]
+        assert arguments["--coordinator-url"] == ["http://coordinator:9300"]
+        assert lmcache["networks"]["back"]["aliases"] == [f"lmcache{name}"]
+        assert vllm["networks"]["back"]["aliases"] == [f"vllm{name}"]
+        transfer = told(flags(vllm["command"])["--kv-transfer-config"][0], set())
+        assert transfer["kv_connector_extra_config"]["lmcache.mp.host"] == f"tcp://lmcache{name}"
+        assert lmcache["volumes"] == [f"kv{name}:/kv"]
+        assert lmcache["secrets"] == fleet["lmcache-cpu"]["secrets"], "one keyring"
+        room = fleet[f"room-{number + 1}"]
+        assert room["volumes"] == [f"kv{name}:/storage/kv:ro", f"kv{'' if name else '-2'}:/storage/kv-2:ro"]
+        assert room["environment"]["CWM_REDIS_URL_FILE"] == "/run/secrets/kv_valkey_url"
+        assert room["environment"]["CWM_LMCACHE_URL"] == f"http://lmcache{name}:8081"
+        entry = {"url": f"http://vllm{name}:8000", "lmcache": f"http://lmcache{name}:8081"}
+        assert [*listed.items()][number] == (f"engine-{number + 1}", entry)
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

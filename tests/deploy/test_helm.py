@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cwm.settings.load import load
+from tests.deploy.test_engine_profiles import commands_in, compared, flags, told
 from tests.deploy.tools import Tools, installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -45,6 +47,11 @@ extraVolumeMounts: [{name: certificates, mountPath: /etc/ssl/certs, readOnly: tr
 nodeSelector: {kubernetes.io/os: linux}
 tolerations: [{key: spot, operator: Exists}]
 affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}
+"""
+ENGINES = """
+existingSecret: s
+config: {upstreams: {docs: {url: "http://docs.tools/mcp", stateless: true}}}
+engines: {enabled: true, existingSecret: kv, valkey: "valkey-kv:6379", replicas: 3, storage: {size: 9Gi, className: fast}}
 """
 RESTRICTED_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 RESTRICTED_CONTAINER = {
@@ -275,6 +282,87 @@ def test_secrets_come_as_files_and_no_variable_holds_one(chart: Chart) -> None:
         assert variables[name].startswith(f"{mounts['secrets']}/")
 
 
+def named(chart: Chart, values: str, kind: str, name: str) -> dict[str, Any]:
+    (found,) = (
+        each for each in chart.rendered(values) if (each["kind"], each["metadata"]["name"]) == (kind, name)
+    )
+    return found
+
+
+def test_the_engines_of_the_chart_get_the_options_of_cwm_up(chart: Chart, tmp_path: Path) -> None:
+    local = commands_in(tmp_path)
+    pod = named(chart, ENGINES, "StatefulSet", "team-engine")["spec"]["template"]["spec"]
+    (lmcache,), (vllm, room) = pod["initContainers"], pod["containers"]
+    (coordinator,) = named(chart, ENGINES, "StatefulSet", "team-coordinator")["spec"]["template"]["spec"][
+        "containers"
+    ]
+
+    assert compared(coordinator["command"]) == compared(local.coordinator())
+    assert compared(lmcache["command"]) == compared(local.lmcache_arguments())
+    assert compared(vllm["command"]) == compared(local.vllm())
+    place = {"startup_nodes", "password", "tls_enable", "base_path", "max_capacity_gb", "serde"}
+    for mine, theirs in zip(
+        flags(lmcache["command"])["--l2-adapter"],
+        flags(local.lmcache_arguments())["--l2-adapter"],
+        strict=True,
+    ):
+        assert told(mine, place) == told(theirs, place)
+        assert told(mine, set())["serde"]["type"] == "cwm-seal"
+    sizes = [flags(each["command"])["--chunk-size"] for each in (coordinator, lmcache)]
+    assert [*sizes, flags(vllm["command"])["--block-size"]] == [["64"]] * 3
+    assert room["args"] == ["room"]
+
+
+def test_the_gateways_list_each_engine_of_the_chart_by_the_name_of_its_pod(
+    chart: Chart, tmp_path: Path
+) -> None:
+    objects = chart.rendered(ENGINES)
+    (config,) = (each["data"]["cwm.yaml"] for each in objects if each["kind"] == "ConfigMap")
+    (tmp_path / "cwm.yaml").write_text(config)
+    settings = load({}, tmp_path / "cwm.yaml")
+    services = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Service"}
+    sets = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "StatefulSet"}
+
+    assert [spec.name for spec in settings.upstreams] == ["docs"]
+    assert {name: each.vllm_url for name, each in settings.engines.items()} == {
+        f"engine-{number}": f"http://team-engine-{number}.team-engines:8000" for number in range(3)
+    }
+    assert settings.engines["engine-2"].lmcache_url == "http://team-engine-2.team-engines:8081"
+    assert (sets["team-engine"]["serviceName"], sets["team-engine"]["replicas"]) == ("team-engines", 3)
+    assert services["team-engines"]["clusterIP"] == "None"
+    assert (
+        services["team-engines"]["selector"]
+        == sets["team-engine"]["template"]["metadata"]["labels"]
+        == sets["team-engine"]["selector"]["matchLabels"]
+    )
+    env = pod(chart, ENGINES)["containers"][0]["env"]
+    assert {"name": "CWM_COORDINATOR_URL", "value": "http://team-coordinator:9300"} in env
+    assert "team-coordinator" in services
+    (claim,) = sets["team-engine"]["volumeClaimTemplates"]
+    assert claim["spec"]["storageClassName"] == "fast"
+
+
+def test_only_gateways_and_engines_reach_the_engines_of_the_chart(chart: Chart) -> None:
+    policy = named(chart, ENGINES, "NetworkPolicy", "team-engines")["spec"]
+    (rule,) = policy["ingress"]
+    gateways = named(chart, ENGINES, "NetworkPolicy", "team")["spec"]
+
+    assert [port["port"] for port in rule["ports"]] == [8000, 8081, 9300]
+    assert gateways["egress"][1]["ports"] == rule["ports"]
+    assert gateways["egress"][1]["to"][0]["podSelector"] == policy["podSelector"]
+
+
+def test_one_engine_more_replaces_no_gateway(chart: Chart) -> None:
+    more = ENGINES.replace("replicas: 3", "replicas: 4")
+    pods = [kinds(chart.rendered(values))["Deployment"]["spec"]["template"] for values in (ENGINES, more)]
+    assert pods[0] == pods[1]
+
+
+def test_without_engines_of_its_own_the_chart_has_none(chart: Chart) -> None:
+    assert "StatefulSet" not in kinds(chart.rendered(EVERYTHING))
+    assert "engines" not in yaml.safe_load(kinds(chart.rendered(EVERYTHING))["ConfigMap"]["data"]["cwm.yaml"])
+
+
 @pytest.mark.parametrize(
     ("values", "field"),
     [
@@ -284,6 +372,9 @@ def test_secrets_come_as_files_and_no_variable_holds_one(chart: Chart) -> None:
         ("{existingSecret: s, ingress: {enabled: true}}", "hosts"),
         ("{existingSecret: s, readinessPath: /}", "readinessPath"),
         ("{existingSecret: s, env: {'no-name': x}}", "no-name"),
+        ("{existingSecret: s, engines: {enabled: true, existingSecret: kv}}", "valkey"),
+        ("{existingSecret: s, engines: {enabled: true, valkey: 'v:6379'}}", "existingSecret"),
+        ("{existingSecret: s, engines: {replicas: 0}}", "replicas"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(chart: Chart, values: str, field: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ class LiveEngine:
         self.vllm_url, self.lmcache_url = stack.vllm_url, stack.lmcache_url
         self.coordinator_url, self.redis_url = stack.coordinator_url, stack.redis_url
         self.model_name, self.model_root = stack.model_name, stack.model_root
+        self.engines = stack.engines
         self.chunk_size = stack.chunk_size
         self.storage_path = stack.storage_path
         self.max_model_len = httpx2.get(f"{self.vllm_url}/v1/models").json()["data"][0]["max_model_len"]
@@ -61,13 +62,15 @@ class LiveEngine:
         return log.read_text(errors="replace").count(words)
 
     @contextmanager
-    def held_down(self, part: PartName) -> Iterator[None]:
-        """An outage of one part for as long as the block lasts."""
-        self._wait(self._stack.hold_down(part))
+    def held_down(self, *parts: PartName) -> Iterator[None]:
+        """An outage of these parts for as long as the block lasts."""
+        for part in parts:
+            self._wait(self._stack.hold_down(part))
         try:
             yield
         finally:
-            self._loop.call_soon_threadsafe(self._stack.let_up, part)
+            for part in parts:
+                self._loop.call_soon_threadsafe(self._stack.let_up, part)
             self.wait_ready()
 
     async def forget_gpu_cache(self) -> None:
@@ -125,13 +128,13 @@ def engine_home() -> Path:
 
 
 @contextmanager
-def running(folder: Path, model: str) -> Iterator[LiveEngine]:
-    """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``."""
+def running(folder: Path, model: str, *others: Mapping[str, Any]) -> Iterator[LiveEngine]:
+    """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``. ``others``: what further engines have of their own."""
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
     local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1, engine_args=_COMPACT_JSON)
     plan = plan_from_settings(storage, local, withheld=frozenset(), log=_tell)
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.
-    stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False), report=_tell)
+    stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False, others=others), report=_tell)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

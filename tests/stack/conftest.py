@@ -37,7 +37,9 @@ def plan_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanFor:
     monkeypatch.setattr(ports, "_LOCKS", tmp_path)
     monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
 
-    def build(log: Callable[[str], None] = lambda _: None, **fields: object) -> StackPlan:
+    def build(
+        log: Callable[[str], None] = lambda _: None, *, engines: int = 1, **fields: object
+    ) -> StackPlan:
         local_names = settings.LocalEngine.model_fields
         local = {name: value for name, value in fields.items() if name in local_names}
         storage = {name: value for name, value in fields.items() if name not in local_names}
@@ -45,6 +47,7 @@ def plan_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanFor:
             settings.Storage.model_validate({"storage_path": tmp_path / "storage", **storage}),
             settings.LocalEngine.model_validate({"home": tmp_path / "home", **local}),
             withheld=frozenset(),
+            engines=engines,
             log=log,
         )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-from cwm.stack.commands import VARIABLES, Commands, PartName
+from cwm.stack.commands import VARIABLES, Commands
+from cwm.stack.engine import StackEngine
 from cwm.stack.environment import EngineEnvironment, Report
 from cwm.stack.local import LocalStack
 from cwm.stack.models import Model
 from cwm.stack.part import Recipe
 from cwm.stack.plan import StackPlan
-from cwm.stack.ports import ReservedPorts
 
 LIVES = "import signal; print('up', flush=True); signal.pause()"
 
@@ -24,21 +25,32 @@ class StandIns(LocalStack):
         super().__init__(plan, report=report)
         self._lmcache, self._vllm = lmcache, vllm
 
-    def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
+    def _shared_recipes(self, _: StackEngine) -> Sequence[Recipe]:
+        return []
+
+    def _recipes(self, engine: StackEngine, undo: AsyncExitStack) -> Sequence[Recipe]:
+        lmcache, vllm = super()._recipes(engine, undo)
         return [
-            self._recipe("lmcache", "LMCache", self._lmcache, VARIABLES),
-            self._recipe("vllm", "vLLM", self._vllm, commands.vllm_variables()),
+            self._recipe(lmcache, self._lmcache, VARIABLES),
+            self._recipe(vllm, self._vllm, engine.commands.vllm_variables()),
         ]
 
     async def _check(self, commands: Commands) -> None:
         pass
 
-    def _recipe(self, name: PartName, title: str, script: str, variables: Mapping[str, str]) -> Recipe:
+    def _recipe(self, real: Recipe, script: str, variables: Mapping[str, str]) -> Recipe:
         async def answers() -> bool:
-            return "up" in log_of(self.plan, name)
+            return "up" in log_of(self.plan, real.name)
 
         return Recipe(
-            name, title, [sys.executable, "-c", script], variables, answers, start_seconds=20, stop_seconds=1
+            real.name,
+            real.title,
+            [sys.executable, "-c", script],
+            variables,
+            answers,
+            start_seconds=20,
+            stop_seconds=1,
+            engine=real.engine,
         )
 
     async def _connected(self) -> bool:

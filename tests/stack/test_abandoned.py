@@ -49,8 +49,9 @@ async def main():
         withheld=frozenset(),
     )
     async with stand_ins.StandIns(replace(wanted, run_folder=folder / "run", temporary=folder), report=print):
-        shm._pool(wanted.key).write_bytes(bytes(4096))
-        print("pool", shm._pool(wanted.key), flush=True)
+        pool = shm.FOLDER / f"lmcache_l1_pool_{wanted.key}"
+        pool.write_bytes(bytes(4096))
+        print("pool", pool, flush=True)
         await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -106,11 +107,15 @@ async def test_the_pool_of_a_demo_that_was_killed_is_removed_and_nothing_of_it_i
         await eventually(lambda: all(proc.start_time(part["pid"]) is None for part in parts.values()))
         assert pool.exists()
         # One of `cwm up` has it here, with the password of its Redis.
-        run_of(home, pool).with_suffix(".lmcache.json").touch()
+        of_another_engine = pool.with_name(f"{pool.name}-2")
+        of_another_engine.touch()
+        for part in ("lmcache", "lmcache-2"):
+            run_of(home, pool).with_suffix(f".{part}.json").touch()
 
         await clear_abandoned(home, pytest.fail)
 
         assert not pool.exists()
+        assert not of_another_engine.exists()
     assert written(home) == []
 
 

@@ -126,7 +126,7 @@ def test_lmcache_s_pool_is_not_taken_for_vllm_s(tmp_path: Path) -> None:
         assert memory.name not in {found.name for found in shm.mapped_by([proc_self()])}
     finally:
         memory.close()
-        shm.unlink_lmcache_pool(name)
+        shm.unlink_lmcache_pools(name)
     with pytest.raises(FileNotFoundError):
         memory.unlink()
 

@@ -7,7 +7,7 @@ import errno
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -17,13 +17,12 @@ from redis import Redis
 
 from cwm.stack import local, proc, shm
 from cwm.stack import plan as planning
-from cwm.stack.commands import Commands
+from cwm.stack.engine import StackEngine
 from cwm.stack.environment import GIB
 from cwm.stack.errors import StackError
 from cwm.stack.local import LocalStack
 from cwm.stack.part import Recipe
 from cwm.stack.plan import StackPlan
-from cwm.stack.ports import ReservedPorts
 from cwm.stack.redis_url import RedisAddress
 from tests.eventually import eventually
 from tests.stack.shapes import PlanFor
@@ -134,9 +133,9 @@ async def test_two_stacks_of_one_home_keep_logs_of_their_own(
         await stack.kill("vllm")
         await eventually(lambda: bool(stack.restarts["vllm"] and stack.pids("vllm")))
         await stack.wait_ready(20)
+        await eventually(lambda: log_of(plan, "vllm").count("up") == 2)
 
     assert "ERROR" not in "".join(terminal.said)
-    assert log_of(plan, "vllm").count("up") == 2
 
 
 async def test_what_is_interrupted_while_it_stops_stops_all_the_same(
@@ -220,8 +219,9 @@ class Robbed(StandIns):
 
     thief: socket.socket | None = None
 
-    def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
-        lmcache, vllm = super()._recipes(commands, arguments, reserved)
+    def _recipes(self, engine: StackEngine, undo: AsyncExitStack) -> Sequence[Recipe]:
+        lmcache, vllm = super()._recipes(engine, undo)
+        reserved = engine.reserved
         port = reserved.chosen.vllm
         listens = f"import socket, signal; s = socket.create_server(('127.0.0.1', {port})); print('up', flush=True); signal.pause()"
 

@@ -10,6 +10,7 @@ from cwm.stack import plan as planning
 from cwm.stack.environment import GIB
 from cwm.stack.errors import StackError
 from cwm.stack.plan import Memory, choose_device, l1_size
+from cwm.stack.room import Disk
 from tests.stack.shapes import PlanFor
 
 
@@ -110,6 +111,56 @@ def test_an_engine_for_which_there_is_no_memory_does_not_start(
 
     with pytest.raises(StackError, match=r"about 5\.2 GB of memory, and 4\.0 GB are free.*CWM_KV_CACHE_GB"):
         plan_for(model="tiny")
+
+
+def test_several_engines_share_the_machine_and_the_disk_tier(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_free_gb", lambda: 16.0)
+    lines: list[str] = []
+    plan = plan_for(lines.append, engines=2, model="tiny", kv_cache_gb=1, disk_cache_gb=10)
+
+    # 16 GB free, less 2 x 3 for the programs, of which the coordinator is one, and 2 x 1 for vLLM's KV: 8.4 for the caches.
+    assert (plan.l1_gb, plan.redis_gb, plan.disk_gb) == (2.1, 4, 5)
+    assert [(each.number, each.l1_gb) for each in plan.engines] == [(1, 2.1), (2, 2.1)]
+    assert lines[-1] == (
+        "memory: 16.0 GB are free; the CPU tier takes 4.2, Valkey up to 4.0, 2 engines about 7.6"
+    )
+
+
+def test_engines_for_which_there_is_no_memory_do_not_start(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "_free_gb", lambda: 6.0)
+    with pytest.raises(StackError, match=r"2 engines need about 8\.0 GB of memory, .* start fewer engines"):
+        plan_for(engines=2, model="tiny", kv_cache_gb=1)
+
+    monkeypatch.setattr(planning, "_free_gb", lambda: 64.0)
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 1.4)
+    assert plan_for(engines=1, model="tiny").l1_gb == pytest.approx(0.8)
+    with pytest.raises(StackError, match=r"of each of 2 engines would have 0\.10 GB, .*--shm-size 8g"):
+        plan_for(engines=2, model="tiny")
+
+
+def test_engines_for_whose_tiers_there_is_no_disk_do_not_start(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(total=100 * GIB, used=94 * GIB, free=6 * GIB)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: disk)
+
+    assert plan_for(engines=2, model="tiny").others
+    with pytest.raises(StackError, match=r"of 3 engines need 1\.5 GB in .*, and 1\.0 GB are free"):
+        plan_for(engines=3, model="tiny")
+
+
+def test_several_engines_are_not_started_on_one_gpu(
+    plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _program: "/usr/bin/nvidia-smi")
+
+    assert plan_for(device="cuda").device == "cuda"
+    with pytest.raises(StackError, match="on its CPU only"):
+        plan_for(device="cuda", engines=2)
 
 
 def test_memory_is_what_the_kernel_says_is_available() -> None:

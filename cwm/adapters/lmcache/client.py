@@ -6,6 +6,7 @@ import asyncio
 import copy
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import httpx2
@@ -52,11 +53,13 @@ class LmcacheTier:
         self._tracer = tracer
         self._present = settings.has_lmcache
         self._servers = dict(servers or {})
-        self._server = self._first(settings.lmcache_url)
+        self._url = settings.lmcache_url
+        self._server = self._first()
         self._coordinator = settings.coordinator_url
         self._instance: str | None = None
         self._neighbours = Neighbours(self._servers)
-        self._last_facts: KvTierFacts | None = None
+        self._told: list[KvTierFacts] = []
+        """The last facts of any server. Copies of this object share them: chunks and hashes are alike everywhere."""
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(_CALL_TIMEOUT_SECONDS, connect=settings.connect_timeout_seconds),
             limits=httpx2.Limits(max_connections=64, max_keepalive_connections=16),
@@ -66,17 +69,29 @@ class LmcacheTier:
     async def aclose(self) -> None:
         await self._http.aclose()
 
+    @property
+    def _last_facts(self) -> KvTierFacts | None:
+        return self._told[-1] if self._told else None
+
     async def facts(self) -> KvTierFacts | None:
         if not self._present:
             return None
+        servers = dict.fromkeys(server for server in self._servers.values() if server != ABSENT)
+        *others, last = servers or (self._server,)
+        for server in others:
+            with suppress(EngineConnectionError):
+                return await self._facts_of(server)
+        return await self._facts_of(last)
+
+    async def _facts_of(self, server: str) -> KvTierFacts:
         status, version, adapters, instances = await asyncio.gather(
-            self._get(f"{self._server}/status"),
-            self._get(f"{self._server}/version"),
-            self._get(f"{self._server}/config/adapters"),
+            self._get(f"{server}/status"),
+            self._get(f"{server}/version"),
+            self._get(f"{server}/config/adapters"),
             self._instances(),
         )
         attached = {**status.get("cache_context_meta", {}), **status.get("non_cuda_context_meta", {})}
-        self._last_facts = KvTierFacts(
+        facts = KvTierFacts(
             version=str(version).partition("-")[0],
             chunk_size=status["chunk_size"],
             hash_algorithm=status["hash_algorithm"],
@@ -92,33 +107,34 @@ class LmcacheTier:
                 if not a.get("serde_wrapped")
             ),
         )
-        return self._last_facts
+        self._told[:] = [facts]
+        return facts
 
     def configure(self, servers: Mapping[str, str]) -> None:
         """Replace the servers beside engines."""
         self._servers = dict(servers)
         self._neighbours = Neighbours(self._servers)
-        self._server = self._first(self._server)
+        self._server = self._first()
 
     def beside(self, engine: str) -> Self:
-        server = self._servers.get(engine, self._server)
-        if server == self._server:
-            return self
+        return self._at(self._servers.get(engine, self._server)) if self._servers else self
+
+    def _at(self, server: str) -> Self:
+        """The same cache through this server alone."""
         clone = copy.copy(self)
-        clone._server, clone._present = server, self._present and server != ABSENT  # noqa: SLF001 - a copy of itself
+        clone._server, clone._servers = server, {}  # noqa: SLF001 - a copy of itself
+        clone._present = self._present and server != ABSENT  # noqa: SLF001
         return clone
 
-    def _first(self, otherwise: str) -> str:
-        return next((server for server in self._servers.values() if server != ABSENT), otherwise)
+    def _first(self) -> str:
+        return next((server for server in self._servers.values() if server != ABSENT), self._url)
 
     async def on(self, instance: str) -> Self:
         instances = {entry["instance_id"]: entry for entry in await self._instances()}
         if instance not in instances:
             raise EngineConnectionError(f"LMCache '{instance}' is not registered with the coordinator.")
-        clone = copy.copy(self)
+        clone = self._at(_node_url(instances[instance]) if len(instances) > 1 else self._server)
         clone._instance = instance  # noqa: SLF001 - a copy of itself
-        if len(instances) > 1:
-            clone._server = _node_url(instances[instance])  # noqa: SLF001
         return clone
 
     async def registered(self) -> int | None:
@@ -237,7 +253,12 @@ class LmcacheTier:
             return
         for instance in await self._instances():
             selection = {"instance_id": instance["instance_id"], "tier": "l1", "force": False}
-            await self._post(f"{self._coordinator}/cache/delete", {**_body(prefix), **selection})
+            try:
+                await self._post(f"{self._coordinator}/cache/delete", {**_body(prefix), **selection})
+            except EngineResponseError:
+                # The coordinator lists an instance for half a minute after its end.
+                if await self._answers(_node_url(instance)):
+                    raise
 
     async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
         if not self._present or not hashes:
@@ -279,6 +300,12 @@ class LmcacheTier:
             for adapter in adapters:
                 body = {"keys": batch, "tier": "l2", "adapter": adapter["type_name"]}
                 await self._call("DELETE", f"{node}/cache/objects", body)
+
+    async def _answers(self, server: str) -> bool:
+        with suppress(EngineConnectionError):
+            await self._get(f"{server}/status")
+            return True
+        return False
 
     async def _instances(self) -> list[dict[str, Any]]:
         instances: list[dict[str, Any]] = (await self._get(f"{self._coordinator}/instances"))["instances"]

@@ -28,8 +28,8 @@ def room(
     """Keep space free in the disk tier of an engine that runs elsewhere, and in its Valkey if CWM_REDIS_URL names it.
 
     Removes, through CWM_LMCACHE_URL, the longest unused chunks that belong to no window. The disk tier is the
-    folder `kv` in CWM_STORAGE_PATH, which this command only reads. The Valkey must have a maxmemory and serve this
-    engine alone. `cwm up` does all this by itself.
+    folder `kv` in CWM_STORAGE_PATH, which this command only reads; `kv-2` and so on are those of other engines, each with a `cwm room` of its
+    own. The Valkey must have a maxmemory and serve these engines alone. `cwm up` does all this by itself.
     """
     settings = load_settings(upstreams=False)
 
@@ -48,7 +48,8 @@ def room(
         valkey = RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None
         folder = storage.storage_path / "kv"
         urls = (engine.coordinator_url, engine.lmcache_url)
-        keeper = Room(valkey, folder, storage.disk_cache_gb, urls, log, alive=alive)
+        others = sorted(storage.storage_path.glob("kv-[0-9]*"))
+        keeper = Room(valkey, folder, storage.disk_cache_gb, urls, log, others=others, alive=alive)
         with serving(metrics, keeper.tiers):
             log(f"keeps room in {folder}{f' and in the Valkey at {valkey}' if valkey else ''}")
             await keeper.keep()

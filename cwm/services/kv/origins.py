@@ -26,7 +26,7 @@ class Origins:
 
     async def before(self, identity: EngineIdentity) -> Counters | None:
         """The engine's counters before a request; None if its answer is expected to report the load."""
-        return None if engine_key(identity) in self._reporting else await self.engine.counters()
+        return None if engine_key(identity) in self._reporting else await self._counters(identity)
 
     async def split(
         self, answer: Completion, before: Counters | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
@@ -42,8 +42,11 @@ class Origins:
         elif before is None:
             self._reporting.discard(engine_key(prefix.identity))
         else:
-            external_tokens = _external(answer, before, await self.engine.counters())
+            external_tokens = _external(answer, before, await self._counters(prefix.identity))
         return _split(answer, external_tokens, loaded, prefix)
+
+    async def _counters(self, identity: EngineIdentity) -> Counters:
+        return await self.engine.on(identity.engine).counters()
 
 
 def _external(answer: Completion, before: Counters, after: Counters) -> int | None:

@@ -15,7 +15,7 @@ from cwm.ports.engine import Completion, Counters, Engine
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.prefix import Prefix
 
-IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
+IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3", engine="one")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
 FROM_REDIS = {Tier.REDIS: 2}
 
@@ -27,7 +27,15 @@ class CountingEngine:
     totals: list[tuple[int, int]]
     looks: int = field(default=0)
 
+    one: str | None = None
+    """The engine whose counters are asked for; None: the sums of all."""
+
+    def on(self, engine: str) -> CountingEngine:
+        self.one = engine
+        return self
+
     async def counters(self) -> Counters:
+        assert self.one == IDENTITY.engine
         loaded, computed = self.totals[self.looks]
         self.looks += 1
         sources = {"external_kv_transfer": loaded, "local_compute": computed, "local_cache_hit": 0}

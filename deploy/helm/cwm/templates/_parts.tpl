@@ -71,6 +71,47 @@ secret:
   defaultMode: 0440
 {{- end }}
 
+{{- define "cwm.engineLabels" -}}
+app.kubernetes.io/name: cwm-engine
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "cwm.coordinatorLabels" -}}
+app.kubernetes.io/name: cwm-coordinator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "cwm.engineSecret" -}}
+{{ required "engines.existingSecret: name the Secret with kv_keys, valkey_password and kv_valkey_url" .Values.engines.existingSecret }}
+{{- end }}
+
+{{- define "cwm.claim" -}}
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: {{ .name }}}
+spec:
+  accessModes: [ReadWriteOnce]
+  {{- with .storage.className }}
+  storageClassName: {{ . }}
+  {{- end }}
+  resources: {requests: {storage: {{ .storage.size }}}}
+{{- end }}
+
+{{- /* cwm.yaml: with the engines that the chart starts, each under the name of its pod. */}}
+{{- define "cwm.config" -}}
+{{- $config := deepCopy .Values.config }}
+{{- if .Values.engines.enabled }}
+{{- $name := include "cwm.name" . }}
+{{- $engines := dict }}
+{{- range $number := until (int .Values.engines.replicas) }}
+{{- $host := printf "%s-engine-%d.%s-engines" $name $number $name }}
+{{- $_ := set $engines (printf "engine-%d" $number) (dict "url" (printf "http://%s:8000" $host) "lmcache" (printf "http://%s:8081" $host)) }}
+{{- end }}
+{{- $_ := set $config "engines" (merge $engines ($config.engines | default dict)) }}
+{{- end }}
+{{- toYaml $config }}
+{{- end }}
+
 {{- define "cwm.imagePullSecrets" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
