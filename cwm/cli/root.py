@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cwm.cli import context, keys, person, registry, sessions, turns, upstreams, windows
+from cwm.cli import context, engines, keys, person, registry, sessions, turns, upstreams, windows
 from cwm.cli.audit import command as audit
 from cwm.cli.connect.command import connect
 from cwm.cli.console import fail, lines_into_log
@@ -87,6 +87,7 @@ app.add_typer(person.app, name="person", rich_help_panel=_LOOK)
 app.add_typer(registry.app, name="registry", rich_help_panel=_LOOK)
 app.add_typer(context.app, name="context", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_CLIENT)(connect)
+app.add_typer(engines.app, name="engines", rich_help_panel=_CLIENT)
 app.add_typer(windows.app, name="windows", rich_help_panel=_CLIENT)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=_CLIENT)
 app.add_typer(turns.app, name="turns", rich_help_panel=_CLIENT)

@@ -151,6 +151,12 @@ class TurnInFlightError(SessionNotActiveError):
     retryable = True
 
 
+class SessionMovingError(SessionNotActiveError):
+    """A move of the session to another engine was faster."""
+
+    retryable = True
+
+
 class WindowAlreadyExistsError(CwmError):
     code, kind = "CWM-3003", ErrorKind.CONFLICT
 
@@ -195,6 +201,12 @@ class ConversationLockedError(CwmError):
     """A response is being added to the conversation. OpenAI answers 400."""
 
     code, kind, retryable = "CWM-3010", ErrorKind.INVALID, True
+
+
+class EngineIncompatibleError(CwmError):
+    """The engine does not serve the session's model, or cannot use its KV: a session moves within one deployment."""
+
+    code, kind = "CWM-3011", ErrorKind.CONFLICT
 
 
 class StorageWriteError(CwmError):

@@ -73,7 +73,7 @@ class Session:
     ``salt_scope`` is the isolation scope that its cache_salt is derived from; ``thawed_from`` names the window that
     it was thawed from and ``branch_token`` the token count at that point. ``revision`` grows by one with every
     recorded turn and prevents lost updates. ``circle`` says who may see it. ``engine`` is the name of the engine that serves it,
-    where there are several; None before its first turn.
+    where there are several; None before its first turn. Until ``moving_until`` a move to another engine holds it.
     """
 
     tenant: str
@@ -92,6 +92,7 @@ class Session:
     metadata: dict[str, Any] = field(default_factory=dict)
     circle: str = TENANT
     engine: str | None = None
+    moving_until: datetime | None = None
 
     @property
     def keeper(self) -> Principal:

@@ -14,7 +14,7 @@ NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
 """No underscore: in an exposed name, the first underscore ends the upstream's name."""
 
 _OWN_TOOLS: Final = frozenset(
-    {"agent", "cache", "context", "get", "health", "result", "session", "turn", "window"}
+    {"agent", "cache", "context", "engine", "get", "health", "result", "session", "turn", "window"}
 )
 _OWN_HOSTS: Final = frozenset({"context", "results", "sessions", "stats", "status", "turns", "windows"})
 RESERVED_NAMES: Final = _OWN_TOOLS | _OWN_HOSTS

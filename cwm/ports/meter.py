@@ -80,7 +80,8 @@ class MemoryUse:
 class Standing:
     """The current state of the system. None means that it could not be determined.
 
-    ``components`` says which of them answer; ``database_transactions`` counts transactions that run or wait for one
+    ``components`` says which of them answer, ``engines`` which of several engines do, ``engine_sessions`` how many live sessions each
+    serves; ``database_transactions`` counts transactions that run or wait for one
     of the ``database_connections``.
     """
 
@@ -89,6 +90,8 @@ class Standing:
     tiers: Sequence[TierUsage] = ()
     components: Mapping[str, bool] = field(default_factory=dict)
     upstreams: Mapping[str, bool] = field(default_factory=dict)
+    engines: Mapping[str, bool] = field(default_factory=dict)
+    engine_sessions: Mapping[str, int] | None = None
     agent_sessions: int = 0
     context: MemoryUse = field(default_factory=MemoryUse)
     database_transactions: int = 0

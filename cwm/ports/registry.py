@@ -20,6 +20,7 @@ from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionQuery, SessionsSince, SessionState
 from cwm.domain.turn import Turn
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
+from cwm.ports.engine_records import EngineRecords
 from cwm.ports.turns import TurnRecords
 
 
@@ -69,7 +70,7 @@ class Stock:
     windows: Mapping[str, int]
 
 
-class Registry(TurnRecords, Protocol):
+class Registry(TurnRecords, EngineRecords, Protocol):
     # sessions
 
     async def add_session(
@@ -99,12 +100,6 @@ class Registry(TurnRecords, Protocol):
 
     async def share_session(self, session: Session, circle: str) -> bool:
         """Put a session into another circle. False when it is deleted, or not that session."""
-
-    async def settle_session(self, session: Session, engine: str, instead_of: str | None) -> str | None:
-        """Let ``engine`` serve a session that ``instead_of`` serves, or none yet: the engine that serves it now.
-
-        None when it is deleted, or not that session.
-        """
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of the scope's sessions that still need their chunks and whose first 16 token ids equal those of ``head``.
@@ -221,7 +216,7 @@ class Registry(TurnRecords, Protocol):
         """Put a window into another circle. False when it is gone or has been replaced."""
 
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
-        """The canary decoded after these tokens from the KV under this salt; clones share it."""
+        """The canary decoded after these tokens from the KV under this salt; clones share it. The digest of the tokens will do for the id."""
 
     async def begin_quarantine(self, window: Window, at: datetime) -> Intent | None:
         """Record that the window's KV must not be trusted.

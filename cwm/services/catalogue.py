@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from cwm.services.audit.journal import Journal
 from cwm.services.context.shared_context import SharedContext
+from cwm.services.engines.survey import Survey
 from cwm.services.health.inspect import Inspect
+from cwm.services.moves.drain import Drain
+from cwm.services.moves.move import Move
 from cwm.services.results.delivery import Delivery
 from cwm.services.results.query import QueryResult
 from cwm.services.results.references import ByReference
@@ -46,6 +49,9 @@ class Services:
     clone: Clone
     share: Share
     rename: Rename
+    move: Move
+    survey: Survey
+    drain: Drain
     delete: Delete
     end_session: EndSession
     browse: Browse

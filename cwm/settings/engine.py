@@ -50,6 +50,10 @@ class Engine(Group):
         60.0, gt=0, description="Timeout for storing a window's chunks and proving that they are stored."
     )
 
+    moves_at_once: Count = Field(
+        2, ge=1, description="Most sessions that a gateway moves from one engine to another at once."
+    )
+
     @field_validator("vllm_url", "lmcache_url", "coordinator_url")
     @classmethod
     def _http_url(cls, value: str) -> str:

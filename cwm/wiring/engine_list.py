@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import structlog
+
 from cwm.adapters.http.addresses import addresses_of
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.vllm.client import VllmEngine
@@ -17,6 +19,8 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.settings import Settings
 from cwm.settings.engine import Engine
 from cwm.settings.engines import EngineEntry
+
+_log = structlog.get_logger("cwm.engines")
 
 LookUp: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
 
@@ -56,11 +60,15 @@ class EngineList:
         self._apply()
 
     async def look(self) -> None:
-        """Look the names up. A name that nobody knows at the moment keeps its addresses."""
-        addresses = await self._looked_up()
-        if addresses != self._addresses:
-            self._addresses = addresses
+        """Look the names up. A name that nobody knows at the moment keeps its addresses. ValueError about a certificate that cannot be used."""
+        before, self._addresses = self._addresses, await self._looked_up()
+        if self._addresses == before:
+            return
+        try:
             self._apply()
+        except ValueError:
+            self._addresses = before
+            raise
 
     async def _looked_up(self) -> dict[str, Sequence[str]]:
         names = {entry.dns[0] for entry in self.settings.engines.values() if entry.dns is not None}
@@ -68,10 +76,15 @@ class EngineList:
         return dict(zip(names, found, strict=True))
 
     async def watch(self, interval_seconds: float) -> None:
-        """Look the names up again and again. Runs until cancelled."""
+        """Look the names up again and again, and close engines that are gone. Runs until cancelled."""
         while True:
             await asyncio.sleep(interval_seconds)
-            await self.look()
+            try:
+                await self.look()
+            except ValueError as error:
+                # A certificate is being replaced.
+                _log.warning("engines_not_looked_up", why=str(error))
+            await self.fleet.close_retired()
 
     def _in_force(self) -> Mapping[str, Engine]:
         return self.entries() if self.settings.engines else {"": self.settings.engine}
@@ -100,7 +113,7 @@ class EngineList:
     async def _found(self, name: str) -> Sequence[str]:
         try:
             return await self.look_up(name)
-        except OSError:
+        except (OSError, UnicodeError):
             return self._addresses.get(name, ())
 
 

@@ -18,12 +18,15 @@ from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
+from cwm.services.engines.survey import Survey
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.release import Release
 from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
+from cwm.services.moves.drain import Drain
+from cwm.services.moves.move import Move
 from cwm.services.responses.conversations import StoredConversations
 from cwm.services.responses.responses import Responses
 from cwm.services.sessions.end_session import EndSession
@@ -68,6 +71,9 @@ class EngineSide:
     freeze: Freeze
     quarantine: Quarantine
     thaw: Thaw
+    move: Move
+    survey: Survey
+    drain: Drain
     clone: Clone
     delete: Delete
     browse: Browse
@@ -96,7 +102,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         rules={name: entry.rules for name, entry in engine_list.entries().items()},
     )
     engine_list.directory = directory
-    place = Place(registry, directory)
+    place = Place(registry, directory, clock)
     retention, verification = settings.retention, settings.verification
     policy = RetentionPolicy(
         session_ttl=retention.session_ttl_seconds,
@@ -143,18 +149,20 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         limits=base.limits,
         schemas=turns_settings.schema_limits(),
     )
+    store = Store(
+        engine=engine,
+        kv_tier=kv_tier,
+        directory=directory,
+        clock=clock,
+        timeout_seconds=settings.engine.store_timeout_seconds,
+    )
+    current, origins = Current(registry, replicas), Origins(engine)
     freeze = Freeze(
         registry=registry,
         kv_tier=kv_tier,
         directory=directory,
-        store=Store(
-            engine=engine,
-            kv_tier=kv_tier,
-            directory=directory,
-            clock=clock,
-            timeout_seconds=settings.engine.store_timeout_seconds,
-        ),
-        current=Current(registry, replicas),
+        store=store,
+        current=current,
         journal=journal,
         clock=clock,
         verify=verify,
@@ -189,7 +197,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             clock=clock,
             choice=settings.thaw.thaw_plan,
         ),
-        origins=Origins(engine),
+        origins=origins,
         replicas=replicas,
         journal=journal,
         meter=base.meter,
@@ -198,6 +206,20 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         end_session=end_session,
         visibility=settings.session_visibility(),
     )
+    move = Move(
+        registry=registry,
+        engine=engine,
+        kv_tier=kv_tier,
+        directory=directory,
+        store=store,
+        verify=verify,
+        origins=origins,
+        current=current,
+        journal=journal,
+        clock=clock,
+        at_once=settings.engine.moves_at_once,
+    )
+    survey = Survey(registry, directory)
 
     responses = Responses(
         SqlResponses(base.database, base.registry.vault),
@@ -263,6 +285,9 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         freeze=freeze,
         quarantine=quarantine,
         thaw=thaw,
+        move=move,
+        survey=survey,
+        drain=Drain(registry, directory, survey, move, journal, clock),
         clone=Clone(
             registry=registry,
             kv_tier=kv_tier,

@@ -146,6 +146,7 @@ async def _finish(parts: Parts, drain: Drain) -> None:
             # A quarantine freezes its window again, so it is settled before the freezes.
             await parts.services.thaw.settle()
             await parts.services.freeze.settle()
+            await parts.services.move.settle()
             await parts.upkeep.watchdog.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=drain.seconds)

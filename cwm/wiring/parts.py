@@ -99,6 +99,7 @@ def build_parts(settings: Settings) -> Parts:
         reuse=engine_side.reuse,
         audit_fault=base.audit.fault,
         shared_store=base.shared.ping,
+        directory=engine_side.directory,
         check_seconds=settings.metrics.check_timeout_seconds,
     )
     history = History(base.registry, base.journal)
@@ -117,6 +118,9 @@ def build_parts(settings: Settings) -> Parts:
         resume=Resume(base.registry, engine_side.thaw, engine_side.turns, base.journal),
         clone=engine_side.clone,
         share=Share(base.registry, base.journal),
+        move=engine_side.move,
+        survey=engine_side.survey,
+        drain=engine_side.drain,
         delete=engine_side.delete,
         end_session=engine_side.end_session,
         browse=engine_side.browse,

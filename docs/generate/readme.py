@@ -13,6 +13,7 @@ from cwm.cli.connect.clients import CLIENTS, Client
 from cwm.settings import ENV_PREFIX, GROUPS
 from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
+from cwm.transport.mcp.contract.engines import engine_tools
 from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
 from cwm.transport.mcp.contract.turns import turn_tools
@@ -78,6 +79,7 @@ def tools() -> str:
         *result_tools(),
         *agent_tools(),
         *system_tools(),
+        *engine_tools(),
     )
     rows = (f"| `{tool.name}` | {_first_sentence(tool.description or '')} |\n" for tool in every)
     return "| tool | |\n| --- | --- |\n" + "".join(rows)

@@ -25,6 +25,7 @@ from mcp_types import CallToolResult, TextContent, ToolListChangedNotification
 
 from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
+from cwm.transport.mcp.contract.engines import engine_tools
 from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
 from cwm.transport.mcp.contract.turns import turn_tools
@@ -41,6 +42,7 @@ TOOLS = {
         *session_tools(),
         *turn_tools(),
         *system_tools(),
+        *engine_tools(),
         *agent_tools(),
         *context_tools(),
         *result_tools(),

@@ -140,9 +140,9 @@ async def test_what_a_summary_left_out_is_listed_with_the_way_back(
                 await turn.ask(session, Said(said, compactions=number))
                 await turn.record(Answered((number, 7, 8), 1))
                 await turn.tag_compacted()
-    listed = cwm(tmp_path, "turns", "left-out", "c", "--url", url).stdout
-    assert "8731" in listed
-    assert listed.endswith("go back with `cwm turns revert tag:c.before-compaction-1`.\n")
+    left_out = cwm(tmp_path, "turns", "left-out", "c", "--url", url)
+    assert "8731" in left_out.stdout, left_out.stderr
+    assert left_out.stdout.endswith("go back with `cwm turns revert tag:c.before-compaction-1`.\n")
     reverted = cwm(tmp_path, "turns", "revert", "tag:c.before-compaction-1", "--url", url).stdout
     assert reverted == "Session c is at tag:c.before-compaction-1: 3 tokens.\n"
 

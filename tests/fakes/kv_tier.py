@@ -60,7 +60,7 @@ class FakeKvTier:
     beside_engines: dict[str, int] = field(default_factory=dict)
     """How many leading chunks of any prefix the server of an engine has on its own."""
     servers: dict[str, Self] = field(default_factory=dict)
-    """Of engines that have another server than this one."""
+    """Of engines that have another server than this one; what is below L1 they share."""
     lookup_gate: asyncio.Event | None = None
     lookups: int = 0
     full: set[Tier] = field(default_factory=set)
@@ -144,6 +144,8 @@ class FakeKvTier:
         return len(await self.pins(cache_salt))
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
+        if (server := self.beside(prefix.engine)) is not self:
+            return await server.prefetch(prefix)
         names = self.names(prefix) if self._asked() else []
         if not names:
             return Prefetched(0, 0)
@@ -172,7 +174,8 @@ class FakeKvTier:
 
     async def drop_l1(self, prefix: PrefixKey) -> None:
         for name in self.names(prefix) if self._asked() and not self.l1_is_read else []:
-            self._take(name, Tier.CPU)
+            for server in self._all():
+                server._take(name, Tier.CPU)
 
     async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
         """Whether they are pinned or not."""
@@ -251,11 +254,24 @@ class FakeKvTier:
             raise EngineConnectionError("LMCache does not answer.")
         return self.present
 
+    def _all(self) -> Iterable[FakeKvTier]:
+        return (self, *self.servers.values())
+
     def _put(self, name: Name, tier: Tier, copy: Copy) -> None:
         if tier not in self.full:
-            self.copies.setdefault(name, {})[tier] = copy
+            for server in (self,) if tier is Tier.CPU else self._all():
+                server.copies.setdefault(name, {})[tier] = copy
             self._news.append((name, tier, True))
 
     def _take(self, name: Name, tier: Tier) -> None:
-        if self.copies.get(name, {}).pop(tier, None) is not None:
-            self._news.append((name, tier, False))
+        for server in (self,) if tier is Tier.CPU else self._all():
+            if server.copies.get(name, {}).pop(tier, None) is not None:
+                server._news.append((name, tier, False))
+
+
+def several(*names: str) -> dict[str, FakeKvTier]:
+    """A server beside each of these engines: L1 is its own, the tiers below are shared."""
+    servers = {name: FakeKvTier() for name in names}
+    for server in servers.values():
+        server.servers = {name: other for name, other in servers.items() if other is not server}
+    return servers

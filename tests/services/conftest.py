@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cwm.adapters.sql.database import Database, open_database
+from tests.services.fleet_of import Fleet
+from tests.services.fleet_of import fleet as a_fleet
 from tests.services.windows_of import Gateway, gateway
 
 
@@ -22,3 +24,10 @@ async def cwm(sqlite: Database) -> AsyncIterator[Gateway]:
     running = gateway(sqlite)
     yield running
     await running.settle()
+
+
+@pytest.fixture
+async def fleet(sqlite: Database) -> AsyncIterator[Fleet]:
+    opened = a_fleet(sqlite)
+    yield opened
+    await opened.cwm.settle()

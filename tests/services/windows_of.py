@@ -36,6 +36,7 @@ from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
+from cwm.services.engines.survey import Survey
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix
@@ -43,6 +44,8 @@ from cwm.services.kv.release import Release
 from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
+from cwm.services.moves.drain import Drain
+from cwm.services.moves.move import Move
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
@@ -112,6 +115,9 @@ class Gateway:
     freeze: Freeze
     quarantine: Quarantine
     thaw: Thaw
+    move: Move
+    survey: Survey
+    drain: Drain
     clone: Clone
     share: Share
     rename: Rename
@@ -191,6 +197,7 @@ class Gateway:
         if self.engine.gate is not None:
             self.engine.gate.set()
         await self.freeze.settle()
+        await self.move.settle()
         await self.generate.settle()
         await self.thaw.settle()
         await self.limits.settle()
@@ -269,7 +276,7 @@ def gateway(
         registry=registry,
         engine=served,
         directory=directory,
-        place=Place(registry, directory),
+        place=Place(registry, directory, clock),
         turns=turns,
         grow=Grow(served),
         journal=journal,
@@ -324,6 +331,19 @@ def gateway(
         end_session=end_session,
         visibility=visibility,
     )
+    move = Move(
+        registry=registry,
+        engine=served,
+        kv_tier=kv_tier,
+        directory=directory,
+        store=store,
+        verify=verify,
+        origins=Origins(served),
+        current=freeze.current,
+        journal=journal,
+        clock=clock,
+    )
+    survey = Survey(registry, directory)
     clone = Clone(
         registry=registry,
         kv_tier=kv_tier,
@@ -391,6 +411,9 @@ def gateway(
         freeze=freeze,
         quarantine=quarantine,
         thaw=thaw,
+        move=move,
+        survey=survey,
+        drain=Drain(registry, directory, survey, move, journal, clock),
         clone=clone,
         share=Share(registry, journal),
         rename=Rename(registry, journal, clock),

@@ -30,6 +30,7 @@ REVISIONS: Final = (
     "0013",
     "0014",
     "0015",
+    "0016",
 )
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 

@@ -55,6 +55,7 @@ _OTHER: Final = "other"
 _WINDOW: Final = 1024
 _ALERTED: Final = (
     "thaw_partial",
+    "move_mismatch",
     "thaw_without_lmcache",
     "config_reload_refused",
     "config_reload_failed",
@@ -109,7 +110,7 @@ class PrometheusMeter(RequestMetrics):
         self._looks = counter("cwm_watchdog_checks", "Checks of the watchdog by outcome", ["outcome"])
         self._instances = gauge(
             "cwm_watchdog_healthy",
-            "Whether an LMCache instance returns what it stored, from the tier that is read first",
+            "Whether an LMCache instance (of listed engines: the one beside the engine of this name) returns what it stored, from the tier that is read first",
             ["instance"],
         )
         self._phases = histogram(

@@ -47,6 +47,18 @@ class StandingCollector(Collector):
             "upstream",
             now.upstreams,
         )
+        yield _by(
+            "cwm_engine_up",
+            "Whether one of several engines answers (1) or is away (0)",
+            "engine",
+            now.engines,
+        )
+        yield _by(
+            "cwm_engine_sessions",
+            "Live sessions of every tenant that one of several engines serves",
+            "engine",
+            now.engine_sessions,
+        )
         yield GaugeMetricFamily(
             "cwm_agent_sessions", "Agent sessions that this process serves", value=now.agent_sessions
         )

@@ -95,7 +95,11 @@ class EngineDirectory:
         async with self._locks[engine]:
             identity = self._known.get(key)
             if identity is None:
-                identity = await self._ask(model, engine)
+                try:
+                    identity = await self._ask(model, engine)
+                except EngineConnectionError:
+                    self.lose(engine)
+                    raise
                 # An identity without its block size must not be cached: its salt would differ from the real one for good.
                 if identity.block_size is not None or await self._without_cache(identity.engine):
                     for known in (key, (engine, identity.model), (identity.engine, identity.model)):
@@ -104,29 +108,42 @@ class EngineDirectory:
 
     async def asked_for(self, name: str | None, tenant: str) -> EngineIdentity:
         """The identity of the model that a caller means, who may use an alias. CWM-1003 if it is not served to the caller's tenant."""
-        if name and ("", name) not in self._known and not self._serving:
-            await self._look()
+        if name and ("", name) not in self._known:
+            await self._learn(None, tenant)
         return await self.identity(self.meant(name) if name else None, tenant=tenant)
 
     async def of(self, session: Session) -> EngineIdentity:
-        """The identity of a session's model on the engine that serves the session; on any that serves the model, if that is not known."""
-        engine = session.engine if session.engine in self.engine.names() else ""
-        return await self.identity(session.model, engine or "", session.tenant)
+        """The identity of a session's model on the engine that serves the session; if that is gone or not for its tenant, on another that serves the model."""
+        model, tenant, engine = session.model, session.tenant, session.engine or ""
+        if not self.is_one and not await self._is_served(engine, model, tenant):
+            engine = next(iter(await self.candidates(model, tenant)), "")
+        return await self.identity(model, engine, tenant)
 
-    def names(self, tenant: str) -> tuple[str, ...]:
-        """The engines that serve a tenant, those that are there if any is."""
+    def names(self, tenant: str, *, any_state: bool = False) -> tuple[str, ...]:
+        """The engines that serve a tenant; those that are there if any is, unless ``any_state``."""
         names = [name for name in self.engine.names() if self.rules.get(name, NO_RULES).serves(tenant)]
+        if any_state:
+            return tuple(names)
         return tuple(name for name in names if self._seen(name).is_up) or tuple(names)
+
+    def models(self, tenant: str = "") -> tuple[str, ...]:
+        """The models of the engines that serve a tenant and are there, as far as they are known."""
+        served = (model.id for name in self.names(tenant) for model in self._models.get(name, ()))
+        return tuple(dict.fromkeys(served))
+
+    def is_there(self, engine: str) -> bool:
+        """Whether an engine has answered a look and is not gone since."""
+        return self._seen(engine).is_up and self._seen(engine).has_answered
 
     async def candidates(self, model: str, tenant: str) -> tuple[str, ...]:
         """The names of the engines that serve ``model`` to ``tenant`` and are there.
 
         The one with the least work is the first, of equals the one that was not asked for longest.
         """
-        if model not in self._serving:
-            await self._look()
+        await self._learn(model, tenant)
         serving = self._serving.get(model, ())
         here = [name for name in self.names(tenant) if name in serving and self._seen(name).is_up]
+        here = [name for name in here if self._is_well(name)] or here
         return tuple(sorted(here, key=lambda name: (self._seen(name).load, self._seen(name).last_sent)))
 
     async def held(
@@ -165,12 +182,37 @@ class EngineDirectory:
 
     async def takes(self, engine: str | None, model: str, tenant: str) -> bool:
         """Whether an engine is there, serves ``model`` to ``tenant`` and is not full."""
-        if model not in self._serving:
-            await self._look()
-        name = engine or ""
-        if name not in self._serving.get(model, ()) or not self._seen(name).is_up:
-            return False
-        return self.rules.get(name, NO_RULES).serves(tenant) and not self.is_full(name)
+        return await self._is_served(engine or "", model, tenant) and not self.is_full(engine or "")
+
+    async def _is_served(self, engine: str, model: str, tenant: str) -> bool:
+        """Whether an engine is there and serves ``model`` to ``tenant``."""
+        await self._learn(model, tenant)
+        is_served = engine in self._serving.get(model, ()) and self._is_well(engine)
+        return is_served and self.rules.get(engine, NO_RULES).serves(tenant)
+
+    async def _learn(self, model: str | None, tenant: str) -> None:
+        """Ask those of a tenant's engines that are there and have not said what they serve; all of them if none is known to serve ``model``.
+
+        Raises only if nothing is known then. One that does not say what it serves takes nothing until it has answered a look.
+        """
+        names = self.names(tenant)
+        is_known = model in self._serving if model else any(name in self._models for name in names)
+        if not is_known:
+            await self._look(names)
+            return
+        silent = [name for name in names if name not in self._models and self._is_well(name)]
+        with suppress(CwmError):
+            await self._look(silent)
+        for name in silent:
+            if name not in self._models:
+                self.lose(name)
+
+    def _is_well(self, engine: str) -> bool:
+        return self._seen(engine).is_up and not self._seen(engine).is_lost
+
+    def is_router(self, engine: str) -> bool:
+        """Whether it chooses an engine itself."""
+        return self.rules.get(engine, NO_RULES).is_router
 
     def is_full(self, engine: str) -> bool:
         most = self.rules.get(engine, NO_RULES).max_running
@@ -192,13 +234,26 @@ class EngineDirectory:
         return not all(rules.serves(tenant) for rules in self.rules.values())
 
     async def _one_for(self, model: str | None, tenant: str) -> str:
-        if not self._models or (model and model not in self._serving):
-            await self._look()
+        await self._learn(model, tenant)
         names = [name for name in self.names(tenant) if name in self._models]
         for name in names:
             if model is None or name in self._serving.get(model, ()):
                 return name
         raise _not_served(model, [served.id for name in names for served in self._models[name]])
+
+    def lose(self, engine: str) -> None:
+        """The engine broke a connection or took none: while there is another, it takes nothing until it has answered a look."""
+        if engine:
+            self._seen(engine).is_lost = True
+
+    async def answers(self, engine: str) -> bool:
+        """Whether an engine answers now. One that does not is lost."""
+        with suppress(CwmError, TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self.engine.on(engine).health()
+                return True
+        self.lose(engine)
+        return False
 
     def _seen(self, engine: str) -> EngineHealth:
         return self.health.setdefault(engine, EngineHealth())
@@ -281,7 +336,7 @@ class EngineDirectory:
             seen.counted(counters.requests_running, counters.requests_waiting)
         if name not in self._models or name in self._changed:
             with suppress(CwmError):
-                await self._look(name)
+                await self._look([name])
 
     def _serve(self, models: dict[str, list[ServedModel]]) -> None:
         """Note what each engine serves."""
@@ -306,10 +361,8 @@ class EngineDirectory:
             self._facts[engine] = facts
         return facts
 
-    async def _look(self, engine: str = "") -> dict[str, list[ServedModel]]:
-        """The models of one engine, else of every engine that is there and answers. The first engine's error if none does."""
-        names = (engine,) if engine else self.engine.names()
-        names = tuple(name for name in names if self._seen(name).is_up) or names
+    async def _look(self, names: Sequence[str]) -> dict[str, list[ServedModel]]:
+        """The models of those of the engines that answer. The first one's error if none does."""
         answers = await asyncio.gather(*(self._models_of(name) for name in names), return_exceptions=True)
         by_engine = {
             name: answer
@@ -337,7 +390,7 @@ class EngineDirectory:
             ) from None
 
     async def _ask(self, model: str | None, wanted: str) -> EngineIdentity:
-        by_engine = await self._look(wanted)
+        by_engine = await self._look([wanted] if wanted else self.names(""))
         name, served = _choose(by_engine, model, wanted)
         engine, facts = self.engine.on(name), await self._facts_now(name)
         probe = await _probe_ids(engine, served, facts)

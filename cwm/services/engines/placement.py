@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,25 +12,66 @@ from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import ConcurrencyLimitError, EngineConnectionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
+from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.engines.directory import EngineDirectory
 
 _WHEN_ONE_IS_FREE_SECONDS: Final = 1
+_LOOK_AGAIN_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """``patience_seconds``: how long a turn waits for a move of its session. Then it goes on where the session is."""
+
     registry: Registry
     directory: EngineDirectory
+    clock: Clock
+    patience_seconds: float = 5.0
 
     async def __call__(self, session: Session, turn: ExitStack) -> EngineIdentity:
         """The identity of the session's model on the engine that takes its next turn, and counts as that engine's work until ``turn`` is closed.
 
         A session stays where it is while that engine is there and not full; another one goes to the engine that has most of its prefix, of
-        equals to the one with the least work. CWM-1003 if no engine serves the model, CWM-5001 if those that do are gone, CWM-7002 if they are full.
+        equals to the one with the least work, and to none that is drained while another one is there. An engine that went since it was seen
+        last takes nothing. CWM-1003 if no engine serves the model, CWM-5001 if those that do are gone, CWM-7002 if they are full.
         """
         if self.directory.is_one:
             return await self.directory.identity(session.model)
+        session = await self._unmoved(session)
+        return await self._where_one_answers(lambda work: self._placed(session, work), turn)
+
+    async def anywhere(
+        self, model: str, tenant: str, turn: ExitStack, salt_scope: str = "", token_ids: TokenIds = ()
+    ) -> EngineIdentity:
+        """As for a session that has no engine: for a request without a session, or a session to come with this prefix."""
+        if self.directory.is_one:
+            return await self.directory.identity(model)
+
+        async def tokens() -> TokenIds:
+            return token_ids
+
+        async def placed(work: ExitStack) -> EngineIdentity:
+            chosen = await self._nearest(model, tenant, salt_scope, tokens, count=len(token_ids))
+            return await self._at(chosen, model, work)
+
+        return await self._where_one_answers(placed, turn)
+
+    async def _where_one_answers(
+        self, place: Callable[[ExitStack], Awaitable[EngineIdentity]], turn: ExitStack
+    ) -> EngineIdentity:
+        """An engine that does not answer is not chosen again, so that the next attempt finds another."""
+        for _ in self.directory.engine.names()[1:]:
+            with ExitStack() as work:
+                try:
+                    identity = await place(work)
+                except EngineConnectionError:
+                    continue
+                turn.enter_context(work.pop_all())
+                return identity
+        return await place(turn)
+
+    async def _placed(self, session: Session, turn: ExitStack) -> EngineIdentity:
         if await self.directory.takes(session.engine, session.model, session.tenant):
             return await self._at(session.engine or "", session.model, turn)
         chosen = await self._nearest(
@@ -50,19 +92,6 @@ class Place:
                 return await self.directory.identity(session.model, chosen)
         # Another gateway has placed it meanwhile.
         return await self._at(settled or "", session.model, turn)
-
-    async def anywhere(
-        self, model: str, tenant: str, turn: ExitStack, salt_scope: str = "", token_ids: TokenIds = ()
-    ) -> EngineIdentity:
-        """As for a session that has no engine: for a request without a session, or a session to come with this prefix."""
-        if self.directory.is_one:
-            return await self.directory.identity(model)
-
-        async def tokens() -> TokenIds:
-            return token_ids
-
-        chosen = await self._nearest(model, tenant, salt_scope, tokens, count=len(token_ids))
-        return await self._at(chosen, model, turn)
 
     async def _at(self, engine: str, model: str, turn: ExitStack) -> EngineIdentity:
         turn.enter_context(self.directory.works(engine))
@@ -85,10 +114,13 @@ class Place:
         return max(await self._candidates(model, tenant), key=lambda name: held.get(name, 0))
 
     async def _candidates(self, model: str, tenant: str) -> tuple[str, ...]:
+        drained = await self.registry.drained_engines()
+        # Nothing is waited for from here on until the choice counts as work: others are placed meanwhile.
         candidates = await self.directory.candidates(model, tenant)
         if not candidates:
             await self.directory.identity(model, tenant=tenant)
             raise EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
+        candidates = tuple(name for name in candidates if name not in drained) or candidates
         free = tuple(name for name in candidates if not self.directory.is_full(name))
         if not free:
             raise ConcurrencyLimitError(
@@ -98,3 +130,16 @@ class Place:
                 engines=len(candidates),
             )
         return free
+
+    async def _unmoved(self, session: Session) -> Session:
+        """The session after its move, or after the patience as it is."""
+        time = asyncio.get_running_loop().time
+        until = time() + self.patience_seconds
+        while session.moving_until is not None and session.moving_until > self.clock.now() and time() < until:
+            # Nothing tells that a move of another gateway ended.
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            found = await self.registry.session(session.tenant, session.id)
+            if found is None:
+                break
+            session = found
+        return session

@@ -98,6 +98,30 @@ class Store:
             blocks_total=prefix.chunk_count,
         )
 
+    async def beside(
+        self, prefix: Prefix, elsewhere: Prefix, first: Generation | None = None
+    ) -> tuple[Prefetched, Completion]:
+        """Load every chunk of ``prefix`` into L1 beside another engine, of the same deployment; what is missing is stored first.
+
+        ``first``, a longer request over the same prefix, is sent to its engine; its answer is returned. CWM-4001.
+        """
+        answer = await self._ask(prefix, first or prefix.request())
+        if prefix.chunk_count == 0:
+            return Prefetched(0, 0), answer
+        await self._wait_for_stores(prefix)
+        loaded = await self.kv_tier.prefetch(elsewhere.key)
+        if not _is_whole(loaded, prefix):
+            await self(prefix)
+            loaded = await self.kv_tier.prefetch(elsewhere.key)
+        if not _is_whole(loaded, prefix):
+            raise StorageWriteError(
+                f"Only {loaded.found} of {prefix.chunk_count} blocks reached the cache beside '{elsewhere.identity.engine}': do "
+                "the engines share a tier?",
+                blocks_found=loaded.found,
+                blocks_total=prefix.chunk_count,
+            )
+        return loaded, answer
+
     async def listed(self, prefix: Prefix) -> StoredChunks:
         """The chunks of ``prefix`` and where the directory lists them. No tier is changed, and nothing is proven."""
         return _stored(await self._placements(prefix)) if prefix.chunk_count else _NO_CHUNKS
@@ -119,7 +143,7 @@ class Store:
     async def _prove(self, prefix: Prefix) -> _Proof:
         await self._wait_for_stores(prefix)
         prefetched = await read_back(self.kv_tier, prefix.key)
-        if prefetched.complete and prefetched.total == prefix.chunk_count:
+        if _is_whole(prefetched, prefix):
             placements = await self._placements(prefix)
             if not prefetched.in_l1 or all_below_l1(placements, prefix):
                 return _Proof(prefix.chunk_count, _stored(placements))
@@ -129,7 +153,8 @@ class Store:
         """Wait until LMCache has written its chunks below L1; dropping them earlier would require another flush."""
         started = self.clock.monotonic()
         until = started + 1.5 + 0.02 * prefix.chunk_count
-        while await self.kv_tier.storing() and self.clock.monotonic() < until:
+        server = self.kv_tier.beside(prefix.identity.engine)
+        while await server.storing() and self.clock.monotonic() < until:
             await self._pause(started)
 
     async def _placements(self, prefix: Prefix) -> list[Placement]:
@@ -147,6 +172,10 @@ class Store:
 
     async def _pause(self, started: float) -> None:
         await asyncio.sleep(pause_seconds(self.clock.monotonic() - started, _POLL_SECONDS))
+
+
+def _is_whole(prefetched: Prefetched, prefix: Prefix) -> bool:
+    return prefetched.complete and prefetched.total == prefix.chunk_count
 
 
 def _stored(placements: list[Placement]) -> StoredChunks:

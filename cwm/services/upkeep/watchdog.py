@@ -123,18 +123,25 @@ class Watchdog:
         await self._flushing.settled()
 
     async def look(self) -> None:
-        """Check every registered instance once. Unreachable ones are not checked: health reports them as down."""
+        """Check every LMCache once: every registered instance, by the engines' names where several are listed.
+
+        Unreachable ones are not checked: health reports them as down.
+        """
         try:
-            # Ask LMCache first: reading an unknown engine's identity makes it compute a probe.
-            facts = await self.kv_tier.facts()
-            identity = await self.directory.identity() if facts else None
+            engines = await self._engines()
         except CwmError:
             self.meter.watched(WatchdogOutcome.NOT_LOOKED)
             return
-        if facts is None or identity is None:
-            return
-        outcomes = await asyncio.gather(*(self._outcome(i, identity) for i in facts.instances))
-        self._conclude(dict(zip(facts.instances, outcomes, strict=True)))
+        outcomes = await asyncio.gather(*(self._outcome(*each) for each in engines.items()))
+        self._conclude(dict(zip(engines, outcomes, strict=True)))
+
+    async def _engines(self) -> dict[str, str]:
+        """The engine that stores, by the instance that it stores in; an empty name for the only one."""
+        if self.directory.is_one:
+            facts = await self.kv_tier.facts()
+            return dict.fromkeys(facts.instances if facts else (), "")
+        # Behind a router it is not known which engine stores.
+        return {name: name for name in self.directory.engine.names() if not self.directory.is_router(name)}
 
     def _conclude(self, outcomes: dict[str, WatchdogOutcome]) -> None:
         for outcome in outcomes.values():
@@ -145,11 +152,14 @@ class Watchdog:
         if self.on_loss is not None and WatchdogOutcome.LOST in outcomes.values():
             self.on_loss()
 
-    async def _outcome(self, instance: str, identity: EngineIdentity) -> WatchdogOutcome:
+    async def _outcome(self, instance: str, engine: str) -> WatchdogOutcome:
         try:
-            cache = await self.kv_tier.on(instance)
+            cache = self.kv_tier.beside(engine) if engine else await self.kv_tier.on(instance)
+            # Ask LMCache first: reading an unknown engine's identity makes it compute a probe.
             facts = await cache.facts()
-            if facts is None or not _watchable(facts, identity):
+            if facts is None or not _watchable(
+                facts, identity := await self.directory.identity(engine=engine)
+            ):
                 return WatchdogOutcome.NOT_LOOKED
             canary = await self._canary(instance, identity)
             look = partial(self._load_surely, cache, canary, facts, self._last.get(instance))

@@ -22,6 +22,7 @@ from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.context.resources import context_templates
 from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools
+from cwm.transport.mcp.contract.engines import engine_tools
 from cwm.transport.mcp.contract.resources import resource_templates, resources
 from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
@@ -118,6 +119,7 @@ def build_mcp(
         *session_tools(),
         *turn_tools(),
         *system_tools(),
+        *engine_tools(),
         *agent_tools(),
         *context_tools(),
         *result_tools(),

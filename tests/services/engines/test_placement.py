@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -173,7 +174,7 @@ async def test_what_has_no_prefix_and_what_has_its_engine_asks_nobody(fleet: Fle
     await fleet.cwm.session("s1")
     session = await fleet.cwm.registry.session("acme", "s1")
     assert session is not None
-    place = Place(cast("Any", None), fleet.cwm.directory)
+    place = Place(cast("Any", None), fleet.cwm.directory, fleet.cwm.clock)
     before = (fleet.one.calls, fleet.cwm.kv_tier.lookups)
     for _ in range(100):
         with ExitStack() as turn:
@@ -201,6 +202,18 @@ async def test_a_full_engine_takes_nothing_and_when_all_are_full_the_turn_is_to_
     await fleet.looked_at()
     await fleet.cwm.says("s1", "On.")
     assert await fleet.engine_of("s1") == "one"
+
+
+async def test_a_turn_whose_patience_ends_goes_where_the_session_was_last(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    registry, clock = fleet.cwm.registry, fleet.cwm.clock
+    session = await registry.session("acme", "s1")
+    assert session is not None
+    await registry.settle_session(session, "two", "one")
+    moving = replace(session, moving_until=clock.now() + timedelta(minutes=1))
+    place = Place(registry, fleet.cwm.directory, clock, patience_seconds=0.01)
+    with ExitStack() as turn:
+        assert (await place(moving, turn)).engine == "two"
 
 
 async def test_a_limit_holds_for_turns_that_begin_at_once(fleet: Fleet) -> None:
@@ -300,3 +313,51 @@ async def test_an_engine_that_comes_later_and_tells_no_counts_takes_sessions_too
     late.away = False
     await fleet.cwm.directory.look_at("late", fleet.cwm.clock)
     assert "late" in await fleet.cwm.directory.candidates("tiny", "acme")
+
+
+async def test_a_session_stays_while_its_engine_alone_has_not_said_again_what_it_serves(fleet: Fleet) -> None:
+    await fleet.cwm.session("s1")
+    fleet.cwm.directory.forget()
+    await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+    await fleet.cwm.says("s1", "On.")
+    assert await fleet.engine_of("s1") == "one"
+
+
+async def test_an_engine_that_does_not_say_what_it_serves_holds_up_one_turn_and_takes_none(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.services.engines.directory._LOOK_SECONDS", 0.05)
+    await fleet.cwm.session("s1")
+    fleet.cwm.directory.forget()
+    await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+    fleet.one.health_gate = asyncio.Event()
+    assert await fleet.cwm.directory.candidates("tiny", "acme") == ("two",)
+    calls = fleet.one.calls
+    assert await fleet.cwm.directory.candidates("tiny", "acme") == ("two",)
+    assert fleet.one.calls == calls
+
+
+async def test_what_asks_for_a_sessions_engine_gets_one_that_is_there_and_serves_its_tenant(
+    fleet: Fleet,
+) -> None:
+    await fleet.cwm.session("s1")
+    session = await fleet.cwm.registry.session("acme", "s1")
+    assert session is not None
+    directory = fleet.cwm.directory
+    fleet.cwm.directory.health["one"].running = 5
+    assert (await directory.of(session)).engine == "one"
+    directory.lose("one")
+    assert (await directory.of(session)).engine == "two"
+    await directory.look_at("one", fleet.cwm.clock)
+    assert (await directory.of(session)).engine == "one"
+    directory.rules = {"one": EngineRules(tenants=frozenset({"umbrella"}))}
+    assert (await directory.of(session)).engine == "two"
+
+
+async def test_a_tenants_request_asks_no_engine_that_is_for_others(fleet: Fleet) -> None:
+    fleet.cwm.directory.rules = {"one": EngineRules(tenants=frozenset({"umbrella"}))}
+    fleet.two.away = fleet.other.away = True
+    for _ in range(2):
+        with pytest.raises(EngineConnectionError):
+            await fleet.cwm.directory.asked_for("tiny", "acme")
+    assert fleet.one.calls == 0

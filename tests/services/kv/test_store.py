@@ -75,6 +75,10 @@ class LosingTier:
     dropped: list[PrefixKey] = field(default_factory=list)
     in_l1: list[int] | None = None
     fails: Exception | None = None
+
+    def beside(self, _engine: str) -> LosingTier:
+        return self
+
     read: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def storing(self) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import EngineConnectionError, EngineTimeoutError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation
@@ -28,6 +29,7 @@ from cwm.ports.kv_tier import (
 )
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.upkeep.watchdog import Watchdog
+from tests.services.fleet_of import Fleet
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 
@@ -124,6 +126,9 @@ class FlushedEngine:
     tier: FailingTier
     flushes: int = 0
     down: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        return ("",)
 
     async def tokenize(self, model: str, text: str, *, add_special_tokens: bool) -> TokenIds:
         return tuple(text.encode())
@@ -348,6 +353,28 @@ async def test_each_instance_has_its_own_canary() -> None:
     await seen.dog.look()
     assert len({key.token_ids for key in seen.tier.asked}) == 2
     assert len({key.cache_salt for key in seen.tier.asked}) == 1
+
+
+async def test_of_several_engines_each_stores_the_canary_of_the_server_beside_it(fleet: Fleet) -> None:
+    fleet.cwm.directory.rules = {name: EngineRules() for name in ("one", "two")}
+    fleet.cwm.directory.rules |= {"other": EngineRules(is_router=True)}
+    for name in fleet.engines:
+        fleet.beside(name).attached[(await fleet.cwm.directory.identity(engine=name)).root] = None
+    meter = PrometheusMeter()
+    engine, tier = fleet.cwm.directory.engine, fleet.cwm.kv_tier
+    dog = Watchdog(engine, tier, fleet.cwm.directory, meter, SecondsClock(), most_pause_seconds=0)
+    asked = {name: len(each.requests) for name, each in fleet.engines.items()}
+    seen = Watched(cast("Any", None), cast("Any", None), dog, meter, [])
+    await dog.look()
+    assert seen.looks() == {"stored": 2}
+    assert seen.healthy() == {"one": 1.0, "two": 1.0}
+    assert {name: len(each.requests) - asked[name] for name, each in fleet.engines.items()} == {
+        "one": 1,
+        "two": 1,
+        "other": 0,
+    }
+    await dog.look()
+    assert (seen.looks()["found"], dog.fault()) == (2, None)
 
 
 async def test_an_answer_nobody_expected_does_not_end_the_watching(

@@ -6,6 +6,7 @@ from sqlalchemy import Connection, func, select
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.branches import BranchRecords
+from cwm.adapters.sql.registry.engines import EngineRecords
 from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.merges import MergeRecords
@@ -28,6 +29,7 @@ class SqlRegistry(
     MergeRecords,
     TagRecords,
     SessionRecords,
+    EngineRecords,
     TurnRecords,
     FreezeRecords,
     WindowRecords,

@@ -243,16 +243,6 @@ class SessionRecords:
         this = and_(_is(session.tenant, session.id), sessions.c.created_at == session.created_at, undeleted)
         return connection.execute(update(sessions).where(this).values(circle=circle)).rowcount == 1
 
-    @writing
-    def settle_session(
-        self, connection: Connection, session: Session, engine: str, instead_of: str | None
-    ) -> str | None:
-        undeleted = sessions.c.state != SessionState.DELETED.value
-        this = and_(_is(session.tenant, session.id), sessions.c.created_at == session.created_at, undeleted)
-        still = sessions.c.engine.is_not_distinct_from(instead_of)
-        connection.execute(update(sessions).where(this, still).values(engine=engine))
-        return connection.execute(select(sessions.c.engine).where(this)).scalar_one_or_none()
-
     @reading
     def live_sessions_with_head(
         self, connection: Connection, tenant: str, salt_scope: str, head: Sequence[int]

@@ -174,15 +174,15 @@ class WindowRecords:
 
     @reading
     def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
-        query = select(canaries.c.content).where(
+        query = select(canaries.c.content, canaries.c.snapshot_id).where(
             canaries.c.tenant == tenant,
-            canaries.c.snapshot_id == snapshot_id,
+            canaries.c.snapshot_id.in_(self.vault.names(tenant, snapshot_id)),
             canaries.c.cache_salt == cache_salt,
         )
-        content = connection.execute(query).scalar_one_or_none()
-        if content is None:
+        row = connection.execute(query).first()
+        if row is None:
             return None
-        return snapshots.canary_of(content, self.vault, tenant, snapshot_id, cache_salt)
+        return snapshots.canary_of(row.content, self.vault, tenant, row.snapshot_id, cache_salt)
 
     @reading
     def snapshot(self, connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:

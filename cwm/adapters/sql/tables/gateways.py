@@ -1,4 +1,4 @@
-"""Gateways' intents and leases, and the speeds of their engines."""
+"""Gateways' intents and leases, and the speeds and drains of their engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ intents = Table(
     Index(None, "tenant", "snapshot_id"),
 )
 
-# This table and the next belong to gateways and engines, not to a tenant.
+# This table and the next two belong to gateways and engines, not to a tenant.
 leases = Table(
     "leases",
     metadata,
@@ -39,4 +39,11 @@ engine_speeds = Table(
     Column("engine", Text, primary_key=True),
     required("content", JSON),
     required("updated_at", UtcDateTime),
+)
+
+engine_drains = Table(
+    "engine_drains",
+    metadata,
+    Column("engine", Text, primary_key=True),
+    required("since", UtcDateTime),
 )

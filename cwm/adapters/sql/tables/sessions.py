@@ -1,7 +1,8 @@
 """Sessions, and the snapshots of their windows.
 
 ``head`` is the digest of a session's first 16 token ids (null if it has fewer), ``current_turn`` the turn whose context is
-the session's, with its number, and ``next_number`` that of the next turn. ``circle`` says who may see it, ``engine`` which one of several serves it. A snapshot's ``id`` is the digest of all its
+the session's, with its number, and ``next_number`` that of the next turn. ``circle`` says who may see it, ``engine`` which one of several serves it,
+``moving_until`` how long a move to another one holds it. A snapshot's ``id`` is the digest of all its
 token ids, ``packed`` the zstd-compressed output of ``prefix.pack``.
 """
 
@@ -35,6 +36,7 @@ sessions = Table(
     required("next_number", Integer, server_default="1"),
     required("circle", Text, server_default="tenant"),
     Column("engine", Text),
+    Column("moving_until", UtcDateTime),
     Index(None, "tenant", "created_at"),
     Index(None, "tenant", "state", "created_at"),
     Index(None, "tenant", "circle", "created_at"),

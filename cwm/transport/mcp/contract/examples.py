@@ -415,6 +415,51 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "components": [{"name": "registry", "status": "healthy", "message": "OK", "latency_ms": 1.2}],
         },
     ),
+    "engine_list": Example(
+        {"engine": "a"},
+        {
+            "success": True,
+            "engines": [
+                {
+                    "name": "a",
+                    "answers": True,
+                    "deployments": {"smollm2-135m": "kv-5f0c"},
+                    "running": 2,
+                    "sessions": 31,
+                }
+            ],
+        },
+    ),
+    "session_move": Example(
+        {"session_id": "session_abc123", "engine": "b"},
+        {
+            "success": True,
+            "session_id": "session_abc123",
+            "source": "a",
+            "target": "b",
+            "source_answered": True,
+            "token_count": 6000,
+            "tokens_restored": 5952,
+            "tokens_recomputed": 48,
+            "tokens_by_tier": {"redis": 5952},
+            "blocks_found": 93,
+            "blocks_total": 93,
+            "canary": {"result": "exact", "decoded_on": "source", "tokens_compared": 16},
+            "move_ms": 840,
+        },
+    ),
+    "engine_drain": Example(
+        {"engine": "a"},
+        {
+            "success": True,
+            "engine": "a",
+            "answers": True,
+            "draining_since": "2026-01-22T10:30:00Z",
+            "moved": 31,
+            "stayed": [],
+            "stayed_elsewhere": 0,
+        },
+    ),
     "get_metrics_data": Example(
         {"format": "json"},
         {

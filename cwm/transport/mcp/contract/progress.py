@@ -1,10 +1,11 @@
-"""Progress notifications with the text of a turn as the model generates it."""
+"""Progress notifications: the text of a turn as the model generates it, the steps of a long operation."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -60,3 +61,14 @@ class Progress:
         self._texts.clear()
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._context.report_progress(self._tokens, self._max_tokens, text)
+
+
+def steps(context: Context) -> Callable[[str], Awaitable[None]]:
+    """Reports each step of a long operation by its message; a client that has left hears nothing."""
+    count = itertools.count(1)
+
+    async def report(message: str) -> None:
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await context.report_progress(next(count), None, message)
+
+    return report

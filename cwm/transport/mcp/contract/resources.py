@@ -62,14 +62,14 @@ async def transcript(turn: str, caller: Caller = CALLER) -> str:
 async def stats(caller: Caller = CALLER) -> str:
     """Cache statistics in the form of cache_stats's answer, with the health of every component under health."""
     cache = await caller.services.inspect.cache_stats(caller.principal)
-    health = await caller.services.inspect.health()
+    health = await caller.services.inspect.health(principal=caller.principal)
     statistics = render.cache_stats(cache, caller.services.delivery.savings.of(caller.principal.tenant))
     return json.dumps({**statistics, "health": render.health(health)})
 
 
 async def status(caller: Caller = CALLER) -> str:
     """The health of every component now, in the form of health_check's answer."""
-    return json.dumps(render.health(await caller.services.inspect.health()))
+    return json.dumps(render.health(await caller.services.inspect.health(principal=caller.principal)))
 
 
 async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:

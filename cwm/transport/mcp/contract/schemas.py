@@ -627,3 +627,65 @@ class MetricsData(TypedDict):
     format: Literal["prometheus", "json"]
     text: NotRequired[str]
     metrics: NotRequired[list[Metric]]
+
+
+class EngineInfo(TypedDict):
+    name: str
+    answers: bool
+    since: NotRequired[Annotated[Timestamp, Field(description="When it went or came back")]]
+    reason: NotRequired[Annotated[str, Field(description="Why it does not answer")]]
+    deployments: Annotated[
+        dict[str, str], Field(description="The digest of what KV depends on, by each served model")
+    ]
+    running: Annotated[int, Field(description="Requests that it works on now")]
+    sessions: int
+    draining_since: NotRequired[Timestamp]
+
+
+class EngineList(TypedDict):
+    success: bool
+    engines: list[EngineInfo]
+
+
+class MoveCanary(TypedDict):
+    result: Literal["exact", "within_tolerance", "skipped"]
+    decoded_on: NotRequired[
+        Annotated[
+            Literal["source", "window"],
+            Field(description="The canary is the source's own, or that of a window with the same tokens"),
+        ]
+    ]
+    tokens_compared: int
+    reason: NotRequired[Annotated[str, Field(description="Why there was none")]]
+
+
+class SessionMoved(TypedDict):
+    success: bool
+    session_id: str
+    source: NotRequired[Annotated[str, Field(description="Left out if it is not known")]]
+    target: str
+    source_answered: bool
+    token_count: int
+    tokens_restored: Annotated[int, Field(description="Tokens whose KV the target loaded")]
+    tokens_recomputed: Annotated[int, Field(description="The others; at least the tail after the last block")]
+    tokens_by_tier: dict[str, int]
+    blocks_found: int
+    blocks_total: int
+    canary: MoveCanary
+    move_ms: int
+
+
+class SessionStayed(TypedDict):
+    session_id: str
+    code: str
+    message: str
+
+
+class EngineDrained(TypedDict):
+    success: Annotated[bool, Field(description="false if sessions are left")]
+    engine: str
+    answers: bool
+    draining_since: NotRequired[Timestamp]
+    moved: Annotated[int, Field(description="Sessions of all tenants")]
+    stayed: list[SessionStayed]
+    stayed_elsewhere: int

@@ -32,7 +32,7 @@ async def health_check(
     component: Annotated[
         str | None,
         Field(
-            description="Check only this component: kv_store, coordinator, vllm, registry, shared_store or upstream:<name>"
+            description="Check only this component: kv_store, coordinator, vllm, registry, shared_store, engine:<name> or upstream:<name>"
         ),
     ] = None,
     caller: Caller = CALLER,
@@ -44,7 +44,7 @@ async def health_check(
 
     Errors: CWM-1003 no such component.
     """
-    return render.health(await caller.services.inspect.health(component))
+    return render.health(await caller.services.inspect.health(component, caller.principal))
 
 
 async def get_metrics_data(

@@ -73,6 +73,9 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "context_restore": _KEEP,
     "cache_stats": _READ,
     "get_metrics_data": ADMIN,
+    "engine_list": ADMIN,
+    "engine_drain": ADMIN,
+    "session_move": ADMIN,
     # These concern only the caller: its own agent sessions, and results of its own calls.
     "agent_session_create": NOTHING,
     "agent_session_end": NOTHING,

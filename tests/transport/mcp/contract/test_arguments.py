@@ -106,6 +106,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [
         [[], "hello", [{"content": "no role"}], [{"role": 5}], [{"role": "user", "content": 5}], [5]],
     ),
     ("session_generate", "text", [5, ["x"]]),
+    ("session_move", "engine", ["", "x" * 81, 5]),
     ("session_generate", "max_tokens", [0, 32_769, "256", 1.5, True]),
     ("session_generate", "temperature", [-0.1, 2.1, "0", True]),
     ("session_generate", "top_p", [0, 1.1, "1"]),
@@ -120,6 +121,7 @@ COMPLETE: dict[str, dict[str, Any]] = {
     "window_delete": {"window_name": "w"},
     "window_status": {"window_name": "w"},
     "session_generate": {"session_id": "s", "text": "hi"},
+    "session_move": {"session_id": "s"},
 }
 
 
@@ -134,6 +136,7 @@ async def test_a_value_past_its_limits_is_cwm_1003_and_named(
 
 
 AT_THE_LIMIT: list[tuple[str, dict[str, Any], str]] = [
+    ("session_move", {"session_id": "s", "engine": "e" * 80}, "CWM-2001"),
     ("window_freeze", {"session_id": "s" * 64, "window_name": "w" * 128}, "CWM-2001"),
     (
         "window_freeze",

@@ -31,6 +31,7 @@ READ_ONLY = {
     "cache_stats",
     "health_check",
     "get_metrics_data",
+    "engine_list",
     "result_read",
     "result_query",
     "context_get",
@@ -38,6 +39,9 @@ READ_ONLY = {
     "context_stats",
 }
 OURS = {
+    "engine_list",
+    "engine_drain",
+    "session_move",
     "window_rename",
     "session_create",
     "session_generate",
@@ -162,7 +166,13 @@ async def test_hints_tell_what_reads_what_destroys_and_what_may_be_repeated(tool
     assert {n for n, h in hints.items() if h and h.read_only_hint} == READ_ONLY
     assert {n for n, h in hints.items() if h and h.destructive_hint} == DELETING
     repeated = {n for n, h in hints.items() if h and h.idempotent_hint}
-    assert repeated == READ_ONLY | DELETING | {"turn_revert", "session_share", "window_share"}
+    assert repeated == READ_ONLY | DELETING | {
+        "turn_revert",
+        "session_share",
+        "window_share",
+        "session_move",
+        "engine_drain",
+    }
     assert {n for n, h in hints.items() if h and h.open_world_hint} == set()
 
 

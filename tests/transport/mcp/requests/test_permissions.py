@@ -18,7 +18,7 @@ from cwm.cli.demo.gateway import RunningGateway
 from cwm.domain.access import granted
 from cwm.domain.upstream import Credentials
 from cwm.settings import Database, Isolation, Settings
-from cwm.transport.mcp.requests.permissions import TOOLS, of_resource
+from cwm.transport.mcp.requests.permissions import ADMIN, TOOLS, of_resource
 from cwm.wiring.parts import build_parts
 from tests.transport.http.secured import a_key, http, initialize, secured
 from tests.transport.mcp.gateway import LEGACY, MODERN, faced
@@ -116,6 +116,7 @@ async def test_a_tool_out_of_reach_is_refused_with_the_scopes_it_needs(
             ("window_delete", ["windows:write"]),
             ("context_get", ["context:read"]),
             ("get_metrics_data", ["admin"]),
+            ("session_move", ["admin"]),
             ("docs_echo", ["tools:call"]),
             ("docs_there_is_no_such", ["tools:call"]),
         ):
@@ -161,7 +162,7 @@ async def test_upstreams_are_for_those_who_may_call_tools(running: RunningGatewa
     async with agent(running, era, "windows:*", "sessions:*", "context:*") as other:
         tools = {tool.name for tool in await other.list_tools()}
         assert not any(name.startswith("docs_") for name in tools)
-        assert tools == set(TOOLS) - {"get_metrics_data"}
+        assert tools == {name for name, scopes in TOOLS.items() if scopes != ADMIN}
         assert not any("docs" in str(each.uri) for each in await other.list_resources())
         assert await other.list_prompts() == []
 

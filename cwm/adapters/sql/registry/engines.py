@@ -1,0 +1,91 @@
+"""Engines: which sessions each serves, which moves hold a session, which engines are drained."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
+
+from cwm.adapters.sql.clock import now
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.sessions import LIVE_STATES
+from cwm.adapters.sql.rows import SESSION, insert_into, session_of
+from cwm.adapters.sql.tables.gateways import engine_drains
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.transactions import reading, writing
+from cwm.domain.session import Session, SessionState
+
+
+class EngineRecords:
+    database: Database
+
+    @writing
+    def settle_session(
+        self, connection: Connection, session: Session, engine: str, instead_of: str | None
+    ) -> str | None:
+        this = _this(session)
+        still = sessions.c.engine.is_not_distinct_from(instead_of)
+        connection.execute(update(sessions).where(this, still).values(engine=engine, moving_until=None))
+        return connection.execute(select(sessions.c.engine).where(this)).scalar_one_or_none()
+
+    @writing
+    def hold_session(
+        self, connection: Connection, session: Session, lease: timedelta, held_until: datetime | None = None
+    ) -> datetime | None:
+        at = now(connection, None)
+        held = sessions.c.moving_until
+        free = or_(held.is_(None), held < at) if held_until is None else held == held_until
+        here = sessions.c.engine.is_not_distinct_from(session.engine)
+        statement = (
+            update(sessions).where(_this(session), here, free).values(moving_until=at + lease).returning(held)
+        )
+        return connection.execute(statement).scalar_one_or_none()
+
+    @writing
+    def release_session(self, connection: Connection, session: Session, held_until: datetime) -> None:
+        mine = and_(_this(session), sessions.c.moving_until == held_until)
+        connection.execute(update(sessions).where(mine).values(moving_until=None))
+
+    @reading
+    def served_sessions_of_every_tenant(
+        self, connection: Connection, engine: str, limit: int
+    ) -> list[Session]:
+        query = (
+            select(*SESSION)
+            .where(sessions.c.engine == engine, sessions.c.state.in_(LIVE_STATES))
+            .order_by(sessions.c.updated_at, sessions.c.tenant, sessions.c.id)
+            .limit(limit)
+        )
+        return [session_of(row) for row in connection.execute(query)]
+
+    @reading
+    def session_counts_of_every_tenant(self, connection: Connection) -> dict[str, int]:
+        query = (
+            select(sessions.c.engine, func.count())
+            .where(sessions.c.engine.is_not(None), sessions.c.state.in_(LIVE_STATES))
+            .group_by(sessions.c.engine)
+        )
+        return {row.engine: row[1] for row in connection.execute(query)}
+
+    @writing
+    def drain_engine(self, connection: Connection, engine: str, at: datetime) -> None:
+        row = insert_into(connection, engine_drains).values(engine=engine, since=at)
+        connection.execute(row.on_conflict_do_nothing())
+
+    @writing
+    def undo_drain(self, connection: Connection, engine: str) -> None:
+        connection.execute(delete(engine_drains).where(engine_drains.c.engine == engine))
+
+    @reading
+    def drained_engines(self, connection: Connection) -> dict[str, datetime]:
+        rows = connection.execute(select(engine_drains.c.engine, engine_drains.c.since))
+        return {row.engine: row.since for row in rows}
+
+
+def _this(session: Session) -> ColumnElement[bool]:
+    return and_(
+        sessions.c.tenant == session.tenant,
+        sessions.c.id == session.id,
+        sessions.c.created_at == session.created_at,
+        sessions.c.state != SessionState.DELETED.value,
+    )

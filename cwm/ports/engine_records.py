@@ -1,0 +1,43 @@
+"""The registry's record of engines: which sessions each serves, which moves hold a session, which engines are drained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from cwm.domain.session import Session
+
+
+class EngineRecords(Protocol):
+    async def settle_session(self, session: Session, engine: str, instead_of: str | None) -> str | None:
+        """Let ``engine`` serve a session that ``instead_of`` serves, or none yet: the engine that serves it now.
+
+        Where that changes, no move holds the session any more. None when it is deleted, or not that session.
+        """
+
+    async def hold_session(
+        self, session: Session, lease: timedelta, held_until: datetime | None = None
+    ) -> datetime | None:
+        """Hold a session for a move, or with ``held_until`` go on holding it: until when, by the database's clock.
+
+        None while another move holds it, and when it is deleted, or not on the engine that ``session`` names.
+        """
+
+    async def release_session(self, session: Session, held_until: datetime) -> None:
+        """End the hold that lasts until then."""
+
+    async def served_sessions_of_every_tenant(self, engine: str, limit: int) -> list[Session]:
+        """At most ``limit`` live sessions that an engine serves, those used the longest ago first."""
+
+    async def session_counts_of_every_tenant(self) -> dict[str, int]:
+        """How many live sessions each engine serves; an engine without sessions is missing."""
+
+    async def drain_engine(self, engine: str, at: datetime) -> None:
+        """Record that an engine is being drained since then; an earlier time stays."""
+
+    async def undo_drain(self, engine: str) -> None:
+        """Record that an engine takes new sessions again."""
+
+    async def drained_engines(self) -> Mapping[str, datetime]:
+        """The engines that are being drained or have been, and since when."""

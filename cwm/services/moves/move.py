@@ -1,0 +1,328 @@
+"""Move: a session's current branch goes to another engine, with its KV and a proof that it is the same there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from cwm.background import BackgroundTasks, cancel_and_wait
+from cwm.domain.canary import Canary, Evidence, Verification, compare
+from cwm.domain.engine import EngineIdentity, differences
+from cwm.domain.engine_health import EngineHealth
+from cwm.domain.errors import (
+    CwmError,
+    EngineConnectionError,
+    EngineIncompatibleError,
+    EngineResponseError,
+    InvalidParameterError,
+    SessionMovingError,
+    TurnInFlightError,
+)
+from cwm.domain.names import require_session_id
+from cwm.domain.prefix import digest
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.domain.turn import Turn
+from cwm.domain.visibility import Right
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Engine
+from cwm.ports.kv_tier import KvTier, Prefetched
+from cwm.ports.registry import Registry
+from cwm.services.access.sight import session_of
+from cwm.services.aside import outlasting
+from cwm.services.audit.journal import Journal, of_another
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.origins import Origins
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.store import Store
+from cwm.services.kv.verify import Verify, canary_of
+from cwm.services.turns.current import Current
+
+_LEASE: Final = timedelta(seconds=15)
+_RENEW_SECONDS: Final = 5.0
+
+OnStep: TypeAlias = Callable[[str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The receipt of a move. Counts in tokens and blocks, times in ms.
+
+    ``source`` is None if it is not known which engine served the session; it did not answer unless ``source_answered``. Of the ``token_count``
+    tokens of the context the target restored ``tokens_restored`` (``tokens_by_tier`` says from where), and computed the others.
+    ``blocks_found`` of ``blocks_total`` were loaded from the shared tiers. ``evidence``: the canary of ``canary_of`` (source, window)
+    on the target's KV; None if there was none.
+    """
+
+    session_id: str
+    source: str | None
+    target: str
+    token_count: int
+    tokens_restored: int
+    tokens_recomputed: int
+    tokens_by_tier: Mapping[str, int]
+    blocks_found: int
+    blocks_total: int
+    evidence: Evidence
+    canary_of: str | None
+    source_answered: bool
+    move_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Cargo:
+    """What the target has now, and the canary to replay on it."""
+
+    loaded: Prefetched
+    canary: Canary | None
+    canary_of: str | None
+
+
+async def unseen(_step: str) -> None:
+    """Of steps that nobody watches."""
+
+
+@dataclass(slots=True)
+class Move:
+    """At most ``at_once`` moves run in this process; others wait for their turn."""
+
+    registry: Registry
+    engine: Engine
+    kv_tier: KvTier
+    directory: EngineDirectory
+    store: Store
+    verify: Verify
+    origins: Origins
+    current: Current
+    journal: Journal
+    clock: Clock
+    at_once: int = 2
+    _places: asyncio.Semaphore = field(init=False)
+    _moving: BackgroundTasks = field(default_factory=BackgroundTasks)
+
+    def __post_init__(self) -> None:
+        self._places = asyncio.Semaphore(self.at_once)
+
+    async def __call__(
+        self, principal: Principal, session_id: str, engine: str, on_step: OnStep = unseen
+    ) -> Moved:
+        """Let ``engine`` serve the session from now on. Until the KV is proven to be there, nothing changes.
+
+        Meanwhile turns wait for a moment, then go on where the session is. Of an engine that does not answer any more the session is
+        taken with what the shared tiers have. A caller that disconnects does not stop the move. CWM-1001; CWM-1003 for an
+        unknown engine or one that is drained; 2001, 3002 (retryable while a turn or a move is in flight); CWM-3011 if the engine serves
+        another model or deployment; 4001, 5001, 6001; CWM-5002 if the canary does not match.
+        """
+        require_session_id(session_id)
+        async with self.journal.entry(principal, "session_move", session_id=session_id) as details:
+            session = await session_of(self.registry, principal, session_id, Right.RECORD)
+            session.require_live("a move")
+            details.update(of_another(principal, session.owner), source=session.engine, target=engine)
+            receipt = await outlasting(self._moving.start(self._one_of_few(session, engine, on_step)))
+            details.update(
+                verification=receipt.evidence.verification.value,
+                tokens_restored=receipt.tokens_restored,
+                tokens_recomputed=receipt.tokens_recomputed,
+                source_answered=receipt.source_answered,
+            )
+        return receipt
+
+    async def settle(self) -> None:
+        """Wait for moves whose callers have disconnected."""
+        await self._moving.settled()
+
+    async def _one_of_few(self, session: Session, engine: str, on_step: OnStep) -> Moved:
+        async with self._places:
+            started = self.clock.monotonic()
+            target = await self._target(session, engine)
+            if session.engine == engine:
+                return _unmoved(session, engine)
+            await on_step("waits for a turn in flight")
+            # Before the session is held: until then its other turns wait for nothing.
+            await self.current(session, ask=False)
+            async with self._held(session):
+                receipt = await self._move(session, target, on_step)
+            return replace(receipt, move_ms=round((self.clock.monotonic() - started) * 1000))
+
+    async def _target(self, session: Session, engine: str) -> EngineIdentity:
+        names = self.engine.names()
+        if not engine or engine not in names:
+            raise InvalidParameterError(
+                f"There is no engine '{engine}'.", field="engine", engines=[name for name in names if name]
+            )
+        if engine in await self.registry.drained_engines():
+            raise InvalidParameterError(
+                f"Engine '{engine}' is being drained: it takes no sessions.", field="engine"
+            )
+        for name in (engine, session.engine or ""):
+            if self.directory.is_router(name):
+                raise EngineIncompatibleError(
+                    f"At '{name}' a router chooses the engine: no session moves there or from there.",
+                    engine=name,
+                )
+        if engine not in self.directory.names(session.tenant, any_state=True):
+            raise EngineIncompatibleError(
+                f"Engine '{engine}' does not serve the tenant of session '{session.id}'.", engine=engine
+            )
+        if not self._is_up(engine):
+            raise EngineConnectionError(f"Engine '{engine}' does not answer.", engine=engine)
+        try:
+            return await self.directory.identity(session.model, engine)
+        except InvalidParameterError as unserved:
+            raise EngineIncompatibleError(
+                f"Engine '{engine}' does not serve '{session.model}', the model of session '{session.id}'.",
+                engine=engine,
+                model=session.model,
+            ) from unserved
+
+    async def _source(self, session: Session) -> EngineIdentity | None:
+        """The identity on the engine that serves the session; None if that engine is gone."""
+        name = session.engine
+        if name is None or name not in self.engine.names() or not self._is_up(name):
+            return None
+        with suppress(CwmError):
+            return await self.directory.identity(session.model, name)
+        return None
+
+    def _is_up(self, engine: str) -> bool:
+        return self.directory.health.get(engine, EngineHealth()).is_up
+
+    @asynccontextmanager
+    async def _held(self, session: Session) -> AsyncIterator[None]:
+        """Hold the session, so that no other move and for a moment no turn begins. CWM-3002 (retryable) if another move does."""
+        until = await self.registry.hold_session(session, _LEASE)
+        if until is None:
+            raise SessionMovingError(
+                f"Session '{session.id}' is being moved, or went elsewhere just now; look where it is and ask again.",
+                session_id=session.id,
+            )
+
+        async def renew() -> None:
+            nonlocal until
+            while until is not None:
+                await asyncio.sleep(_RENEW_SECONDS)
+                with suppress(CwmError):
+                    until = await self.registry.hold_session(session, _LEASE, until)
+
+        renewal = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            await cancel_and_wait(renewal)
+            if until is not None:
+                with suppress(CwmError):
+                    await self.registry.release_session(session, until)
+
+    async def _move(self, session: Session, target: EngineIdentity, on_step: OnStep) -> Moved:
+        turn = await self.current(session, ask=False)
+        if turn is None:
+            await self._switch(session, target.engine)
+            return replace(_unmoved(session, target.engine), source=session.engine)
+        source = await self._source(session)
+        there = await self._prefix(session, turn, source, target)
+        await on_step(f"stores {len(there.token_ids):,} tokens and loads them on {target.engine}")
+        if source is None:
+            cargo = await self._from_tiers(session, there)
+        else:
+            cargo = await self._from_source(replace(there, identity=source), there)
+        await on_step("replays the canary" if cargo.canary else "restores")
+        receipt = await self._restored(session, there, cargo, answered=source is not None)
+        last = await self.current.unmoved(session)
+        if last is None or last.id != turn.id:
+            raise TurnInFlightError(
+                f"Session '{session.id}' went on while it was moved, and stays where it is; ask again.",
+                session_id=session.id,
+                in_flight=True,
+            )
+        await self._switch(session, target.engine)
+        return receipt
+
+    async def _prefix(
+        self, session: Session, turn: Turn, source: EngineIdentity | None, target: EngineIdentity
+    ) -> Prefix:
+        """The context on the target. CWM-3011 unless KV of the source is KV of the target."""
+        salt = self.directory.salt(session.tenant, session.salt_scope, target)
+        changes = () if source is None else differences(source, target)
+        if changes or (source is None and turn.cache_salt not in {None, salt}):
+            raise EngineIncompatibleError(
+                f"Engine '{target.engine}' serves '{session.model}' in another deployment than '{session.engine}', so that "
+                f"it cannot use the KV of session '{session.id}'.",
+                engine=target.engine,
+                model=session.model,
+                differences=[str(change) for change in changes],
+            )
+        token_ids = await self.registry.turn_tokens(turn)
+        return Prefix(fitting(token_ids, target), salt, target)
+
+    async def _from_source(self, here: Prefix, there: Prefix) -> _Cargo:
+        """Decode the canary on the source, which stores what is missing, and load all of it beside the target. CWM-4001."""
+        request = self.verify.request(here) if here.chunk_count else None
+        loaded, answer = await self.store.beside(here, there, request)
+        canary = canary_of(answer) if request is not None else None
+        return _Cargo(loaded, canary, "source" if canary else None)
+
+    async def _from_tiers(self, session: Session, there: Prefix) -> _Cargo:
+        """Load what the shared tiers have; nobody can store the rest."""
+        loaded = await self.kv_tier.prefetch(there.key) if there.chunk_count else Prefetched(0, 0)
+        canary = None
+        if self.verify.token_count:
+            canary = await self.registry.canary(session.tenant, digest(there.token_ids), there.cache_salt)
+        return _Cargo(loaded, canary, "window" if canary else None)
+
+    async def _restored(self, session: Session, there: Prefix, cargo: _Cargo, *, answered: bool) -> Moved:
+        """Have the target restore the context and go on from it as the canary says. CWM-5002 if it goes on otherwise."""
+        canary, counters = cargo.canary, await self.origins.before(there.identity)
+        replay = None if canary is None else self.verify.request(there, len(canary.token_ids))
+        request = replace(replay or there.request(), tell_loaded=True)
+        answer = await self.engine.complete(request)
+        self.directory.confirm(there.identity, answer)
+        evidence = Evidence(Verification.SKIPPED, reason=self._why_unproven(session, answered=answered))
+        if canary is not None and replay is not None:
+            evidence = compare(canary, canary_of(answer), self.verify.tolerance)
+        self.journal.meter.event(f"move_{evidence.verification}")
+        if evidence.verification is Verification.MISMATCH:
+            raise EngineResponseError(
+                f"Engine '{there.identity.engine}' went on otherwise than the canary says: session '{session.id}' stays where it is.",
+                engine=there.identity.engine,
+                first_difference=evidence.first_difference,
+                deviation=evidence.deviation,
+            )
+        return Moved(
+            session_id=session.id,
+            source=session.engine,
+            target=there.identity.engine,
+            token_count=len(there.token_ids),
+            tokens_restored=answer.cached_tokens,
+            tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
+            tokens_by_tier=await self.origins.split(answer, counters, cargo.loaded.loaded, there),
+            blocks_found=cargo.loaded.found,
+            blocks_total=there.chunk_count,
+            evidence=evidence,
+            canary_of=cargo.canary_of,
+            source_answered=answered,
+        )
+
+    def _why_unproven(self, session: Session, *, answered: bool) -> str:
+        if self.verify.token_count == 0:
+            return "switched off"
+        if session.engine is None:
+            return "it is not known which engine served the session"
+        return "the context is too short or too long" if answered else "the source did not answer"
+
+    async def _switch(self, session: Session, engine: str) -> None:
+        settled = await self.registry.settle_session(session, engine, session.engine)
+        if settled != engine:
+            raise SessionMovingError(
+                f"Session '{session.id}' was deleted, or went elsewhere, while it was moved.",
+                session_id=session.id,
+            )
+
+
+def _unmoved(session: Session, engine: str) -> Moved:
+    """The receipt of a move that had no KV to carry."""
+    evidence = Evidence(Verification.SKIPPED, reason="there was nothing to move")
+    return Moved(session.id, session.engine, engine, 0, 0, 0, {}, 0, 0, evidence, None, source_answered=True)
