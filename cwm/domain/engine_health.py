@@ -17,10 +17,12 @@ BACK_AFTER: Final = 2
 class EngineHealth:
     """``since``: when it went, or came back; None if it never went. ``running`` and ``waiting``: requests by its own last count.
 
-    ``sent``: this gateway's requests to it that have not ended. ``last_sent``: the number, in their order over all engines, of the last one.
+    ``has_answered``: it answered a look once. ``is_lost``: it broke a connection or took none, and has answered no look since. ``sent``: this gateway's requests to it that have not ended. ``last_sent``: the number, in their order over all engines, of the last one.
     """
 
     is_up: bool = True
+    is_lost: bool = False
+    has_answered: bool = False
     since: datetime | None = None
     reason: str = ""
     running: float = 0.0
@@ -41,6 +43,7 @@ class EngineHealth:
 
     def answered(self, at: datetime) -> bool:
         """It answered. Whether it is back by that."""
+        self.is_lost, self.has_answered = False, True
         return self._seen(up=True, needed=BACK_AFTER, at=at, reason="")
 
     def failed(self, at: datetime, reason: str) -> bool:

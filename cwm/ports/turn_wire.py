@@ -5,14 +5,18 @@ Both are bytes of an API of OpenAI or Anthropic as the engine speaks it. Fields 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from cwm.domain.habits import Repair
 from cwm.domain.prefix import TokenIds
 from cwm.domain.response import Item, ResponseAsk
 from cwm.domain.turn import Message, Profile
+from cwm.ports.engine import Engine
+
+Resume: TypeAlias = Callable[[Engine], AsyncGenerator[bytes, None]]
+"""The rest of an answer as this engine gives it. CWM-5001 if it breaks off, too; CWM-5002 if it cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,10 @@ class TurnAnswer(Protocol):
     @property
     def ended(self) -> bool:
         """Whether the stream has said that it is complete."""
+
+    @property
+    def failed(self) -> bytes:
+        """What a stream that its engine gave up had to say of that, and all after it; empty for any other."""
 
     def feed(self, chunk: bytes) -> bytes: ...
 
@@ -150,6 +158,12 @@ class TurnRequest(Protocol):
 
     def answer(self, *, status: int, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:
         """A reader of the answer that the engine gives with this ``status``. ``session`` names the session that it is recorded in, whose tenant included."""
+
+    def resumed(self, answer: TurnAnswer, body: bytes) -> Resume | None:
+        """What gives the rest of an answer to ``body`` that its engine broke off, from the next token on.
+
+        None where what follows is more than a matter of the tokens so far, or these are not known.
+        """
 
 
 class TurnWire(Protocol):

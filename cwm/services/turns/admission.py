@@ -80,13 +80,16 @@ class ClientRequest:
 class Outbound:
     """A request as sent to the engine.
 
-    ``engine`` is the one that is asked; ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested;
+    ``engine`` is the one that is asked, ``identity`` what is known of it, ``session`` the one that it serves; ``turn`` is set if it is
+    recorded; ``ids_requested``: token ids were requested;
     ``abortable``: the engine survives that it is aborted at any moment; ``left`` is set when its client leaves.
     """
 
     request: TurnRequest
     body: bytes
     engine: Engine
+    identity: EngineIdentity | None = None
+    session: Session | None = None
     turn: RunningTurn | None = None
     ids_requested: bool = False
     abortable: bool = False
@@ -152,8 +155,12 @@ class Admission:
         """A request that generates nothing and uses no KV."""
         engine = self.engine
         if (identity := await self._served(principal.tenant, request.model)) is not None:
-            engine = engine.on(identity.engine)
             request = request.addressed_to(identity.model, identity.max_model_len)
+        elif not self.directory.is_one:
+            # The first of all engines may be another tenant's.
+            identity = await self.directory.identity(None, tenant=principal.tenant)
+        if identity is not None:
+            engine = engine.on(identity.engine)
         return Outbound(request, request.body("", weights="", recorded=False), engine)
 
     def _captures(self, principal: Principal, incoming: ClientRequest, request: TurnRequest) -> bool:
@@ -184,6 +191,7 @@ class Admission:
             request,
             request.body(salt, weights=identity.expected, recorded=ids_requested),
             self.engine.on(identity.engine),
+            identity,
             ids_requested=ids_requested,
             abortable=self.directory.survives_aborts(identity),
         )
@@ -248,11 +256,34 @@ class Admission:
             request,
             request.body(salt, weights=identity.expected, recorded=True, prompt=prompt),
             self.engine.on(identity.engine),
+            identity,
+            session,
             turn,
             ids_requested=True,
             abortable=self.directory.survives_aborts(identity),
             left=incoming.left,
         )
+
+    async def successor(
+        self, principal: Principal, outbound: Outbound, gone: Sequence[str]
+    ) -> EngineIdentity | None:
+        """An engine that does what ``gone`` would have done, and serves the session from now on; None if there is no equal one."""
+        identity, session, directory = outbound.identity, outbound.session, self.directory
+        if identity is None or directory.is_one or directory.is_router(gone[-1]):
+            return None
+        directory.lose(gone[-1])
+        drained = await self.registry.drained_engines()
+        names = await directory.candidates(identity.model, principal.tenant)
+        for name in sorted(names, key=lambda name: (name in drained, directory.is_full(name))):
+            if name in gone or directory.is_router(name) or not await directory.answers(name):
+                continue
+            with suppress(CwmError):
+                other = await directory.identity(identity.model, name)
+                if other == identity:
+                    if session is not None:
+                        await self.registry.settle_session(session, name, gone[-1])
+                    return other
+        return None
 
     async def _said(
         self,

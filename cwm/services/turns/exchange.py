@@ -10,18 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from cwm.background import cancel_and_wait
-from cwm.domain.errors import CwmError, EngineConnectionError, InternalError
+from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InternalError
 from cwm.ports.engine import Engine, ForwardedResponse, SessionName
-from cwm.ports.turn_wire import PromptUsage, TurnAnswer
+from cwm.ports.turn_wire import PromptUsage, Resume, TurnAnswer
 from cwm.services.aside import aside
 
 _ROOM_BYTES: Final = 256 * 1024
 _STALLED_SECONDS: Final = 300.0
 _ABORT_AGAIN_SECONDS: Final = 1.0
+_FAILURE: Final = 500
+
+
+def _never(_: TurnAnswer) -> None:
+    """Of an answer that nobody goes on with."""
 
 
 class Pipe:
@@ -122,7 +128,8 @@ class Exchange:
 
     ``reader`` is called with the head and gives the parser of the answer. ``settle`` is awaited once, with the
     parsed answer: after the engine's last byte and before the client gets the end. Its error is raised to the
-    client. ``first_token_ms``: how long the engine took until the first token arrived, once it has.
+    client. ``successor`` names an engine in place of the one that is gone, each time another one; ``resume`` gives the rest of an
+    answer of which the client has a part. ``first_token_ms``: how long the engine took until the first token arrived, once it has.
     """
 
     engine: Engine
@@ -130,7 +137,11 @@ class Exchange:
     reader: Callable[[Head], TurnAnswer]
     settle: Callable[[Head, TurnAnswer], Awaitable[None]]
     departure: Departure = field(default_factory=Departure)
+    successor: Callable[[], Awaitable[Engine | None]] | None = None
+    resume: Callable[[TurnAnswer], Resume | None] = _never
     first_token_ms: int | None = field(default=None, init=False)
+    _passed: bool = False
+    """Whether the client has got a part of the answer."""
     _settled: bool = False
     _complete: bool = False
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -204,28 +215,93 @@ class Exchange:
             return False
 
     async def _talk(self) -> None:
-        outgoing = self.outgoing
         began = asyncio.get_running_loop().time()
-        async with self.engine.forward(
-            outgoing.method, outgoing.path, outgoing.body, outgoing.headers, outgoing.session
-        ) as upstream:
-            self._head = Head(upstream.status, upstream.headers, _is_stream(upstream))
-            answer = self._answer = self.reader(self._head)
-            self._ready.set()
-            size = 0
-            async for chunk in upstream.chunks():
-                size += len(chunk)
-                data = answer.feed(chunk)
-                if answer.begun:
-                    self._note_first_token(began)
-                await self._pass_on(data)
-                if self._pipe.abandoned and answer.begun:
-                    break
-            tail = await aside(size, answer.finish)
+        try:
+            tail = await self._ask(began)
+        except EngineConnectionError as lost:
+            tail = await self._go_on(lost, began)
         self._note_first_token(began)
         await self._settle_once()
         await self._pass_on(tail)
         self._complete = True
+
+    async def _ask(self, began: float) -> bytes:
+        outgoing = self.outgoing
+        async with self.engine.forward(
+            outgoing.method, outgoing.path, outgoing.body, outgoing.headers, outgoing.session
+        ) as upstream:
+            head = Head(upstream.status, upstream.headers, _is_stream(upstream))
+            if self._head is not None and (head.status, head.streamed) != (
+                self._head.status,
+                self._head.streamed,
+            ):
+                raise EngineResponseError("Another engine answers in another way.", status=head.status)
+            if head.status >= _FAILURE and self._answer is None and await self._next(died=True):
+                return await self._ask(began)
+            self._head = self._head or head
+            self._answer = self.reader(self._head)
+            self._ready.set()
+            tail = await self._hear(self._answer, upstream.chunks(), began)
+        if self._answer.failed:
+            return await self._go_on(None, began)
+        return tail
+
+    async def _go_on(self, lost: EngineConnectionError | None, began: float) -> bytes:
+        """Have other engines do what the one that is gone has not done.
+
+        Where that cannot be, raises ``lost``, or gives what the engine itself says of its failure.
+        """
+        answer, died = self._answer, lost is None
+        failure = b"" if answer is None else answer.failed
+        again = answer is None or (self._head is not None and self._head.streamed and not self._passed)
+        while answer is None or not answer.ended:
+            resume = None if again or answer is None else self.resume(answer)
+            if (not again and resume is None) or not await self._next(died=died):
+                break
+            died = False
+            try:
+                if resume is None or answer is None:
+                    return await self._ask(began)
+                async with aclosing(resume(self.engine)) as rest:
+                    return await self._hear(answer, rest, began)
+            except EngineConnectionError:
+                continue
+            except CwmError as error:
+                if lost is not None:
+                    raise lost from error
+                break
+        if failure or (answer is not None and answer.ended):
+            return failure
+        raise lost or EngineConnectionError("The engine gave up.")
+
+    async def _next(self, *, died: bool) -> bool:
+        """Put the next engine in place of this one. If this one only said so that it ``died``, it must not be well."""
+        if self.successor is None or self._pipe.abandoned or (died and await self._is_well()):
+            return False
+        with suppress(CwmError):
+            if (engine := await self.successor()) is not None:
+                self.engine = engine
+                return True
+        return False
+
+    async def _is_well(self) -> bool:
+        with suppress(CwmError):
+            await self.engine.health()
+            return True
+        return False
+
+    async def _hear(self, answer: TurnAnswer, chunks: AsyncIterator[bytes], began: float) -> bytes:
+        """Pass on what arrives. Returns what is left at the end."""
+        size = 0
+        async for chunk in chunks:
+            size += len(chunk)
+            data = answer.feed(chunk)
+            if answer.begun:
+                self._note_first_token(began)
+            await self._pass_on(data)
+            if self._pipe.abandoned and answer.begun:
+                break
+        return await aside(size, answer.finish)
 
     def _note_first_token(self, began: float) -> None:
         if self.first_token_ms is None:
@@ -235,6 +311,7 @@ class Exchange:
         if self._answer is not None and self._answer.ended:
             await self._settle_once()
         if data:
+            self._passed = True
             await self._pipe.put(data)
 
     async def _settle_once(self) -> None:

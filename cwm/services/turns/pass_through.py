@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 from uuid import uuid4
@@ -14,6 +15,7 @@ from cwm.background import BackgroundTasks
 from cwm.domain.divergence import Divergence
 from cwm.domain.errors import (
     CwmError,
+    EngineTimeoutError,
 )
 from cwm.domain.habits import Repair, RepairPolicies
 from cwm.domain.messages import message_of
@@ -33,6 +35,10 @@ from cwm.services.turns.turns import Answered, RunningTurn, Turns
 
 _REQUEST_ID: Final = "x-request-id"
 _CLIENT_ID_CHARS: Final = 64
+_ANSWER_SECONDS: Final = 5.0
+"""For a whole answer of one of several engines that are all asked."""
+_MOST_ENGINES: Final = 2
+"""That an answer may have lost until it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +145,24 @@ class PassThrough:
         outbound = Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body, self.engine.on(engine))
         return await self._start(incoming, outbound, ExitStack())
 
-    async def relay_to_all(self, principal: Principal, incoming: ClientRequest) -> list[EngineAnswer]:
-        """Forward such a request to every engine that serves the caller's tenant: the answers of those that answer. The first engine's error if none does."""
+    async def relay_to_all(
+        self, principal: Principal, incoming: ClientRequest
+    ) -> list[tuple[EngineAnswer, bytes]]:
+        """Forward such a request to every engine that serves the caller's tenant: the whole answers of those that answer, of several engines in time. The first engine's error if none does."""
         names = self.admission.directory.names(principal.tenant)
-        answers = await asyncio.gather(
-            *(self.relay(incoming, name) for name in names), return_exceptions=True
-        )
+
+        async def whole(name: str) -> tuple[EngineAnswer, bytes]:
+            request = replace(incoming, left=asyncio.Event())
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS if len(names) > 1 else None):
+                    answer = await self.relay(request, name)
+                    return answer, b"".join([chunk async for chunk in answer.chunks()])
+            except TimeoutError:
+                raise EngineTimeoutError("An engine does not answer in time.") from None
+            finally:
+                request.left.set()
+
+        answers = await asyncio.gather(*(whole(name) for name in names), return_exceptions=True)
         answered = [answer for answer in answers if not isinstance(answer, BaseException)]
         for answer in answers:
             if isinstance(answer, BaseException) and (not answered or not isinstance(answer, CwmError)):
@@ -183,7 +201,8 @@ class PassThrough:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
-                await self._settle(incoming, outbound, head, answer, principal, exchange.first_token_ms)
+                served = replace(outbound, engine=exchange.engine)
+                await self._settle(incoming, served, head, answer, principal, exchange.first_token_ms)
 
         session = None
         if principal is not None and outbound.turn is not None:
@@ -200,6 +219,10 @@ class PassThrough:
             ),
             settle,
             departure,
+            None
+            if principal is None or outbound.identity is None
+            else partial(self._successor, principal, outbound, [outbound.identity.engine], scope),
+            lambda answer: outbound.request.resumed(answer, outbound.body),
         )
         task = self._running.start(self._run(exchange, outbound, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
@@ -215,6 +238,21 @@ class PassThrough:
             outbound.turn is not None and _hides_ids(outbound, head),
             exchange,
         )
+
+    async def _successor(
+        self, principal: Principal, outbound: Outbound, gone: list[str], scope: ExitStack
+    ) -> Engine | None:
+        """An engine in place of those that are gone. It counts as its work until ``scope`` is closed."""
+        if len(gone) >= _MOST_ENGINES:
+            # What kills one engine after another may be the request.
+            return None
+        identity = await self.admission.successor(principal, outbound, gone)
+        if identity is None:
+            return None
+        gone.append(identity.engine)
+        scope.enter_context(self.admission.directory.works(identity.engine))
+        self.journal.meter.event("answer_gone_on")
+        return self.engine.on(identity.engine)
 
     async def _run(self, exchange: Exchange, outbound: Outbound, session_id: str | None) -> None:
         try:

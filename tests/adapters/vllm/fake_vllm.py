@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tests.adapters.vllm import fake_messages, fake_responses
+from tests.adapters.vllm import fake_messages, fake_responses, fake_scale_out
 from tests.adapters.vllm.fake_messages import MESSAGES
 from tests.adapters.vllm.fake_responses import RESPONSES
 
@@ -36,6 +36,7 @@ class Behaviour(StrEnum):
     HANGS_UP_ON_USED_CONNECTIONS = "hangs up on connections used before"
     DIES_MID_STREAM = "dies mid-stream"
     DIES_MID_BODY = "dies mid-body"
+    GIVES_UP = "says that its core process died"
     TALKS_GARBAGE = "talks garbage instead of HTTP"
     ANSWERS_GARBAGE = "answers 200 with what is no JSON"
     SPLITS_EVERY_BYTE = "splits its answer at every byte"
@@ -93,6 +94,7 @@ class FakeVllm:
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
     connections: int = 0
+    open_connections: int = 0
 
     @property
     def turns(self) -> list[Seen]:
@@ -106,6 +108,7 @@ class FakeVllm:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open_connections += 1
         used = False
         try:
             while (seen := await _request(reader)) is not None:
@@ -119,6 +122,7 @@ class FakeVllm:
         except ConnectionError:
             pass
         finally:
+            self.open_connections -= 1
             writer.close()
 
     async def wait(self) -> None:
@@ -153,7 +157,7 @@ class _Reply:
 
     async def send(self) -> None:
         path = self.seen.target.partition("?")[0]
-        plain = {**_PLAIN, "/v1/models": _models(self.fake.model)}
+        plain = self._plain()
         if (
             path in {"/v1/completions", "/v1/chat/completions", MESSAGES, RESPONSES}
             and b"cwm1-probe" not in self.seen.body
@@ -166,13 +170,13 @@ class _Reply:
             self.fake.aborted += self.seen.json["request_ids"]
             await self._whole(200, b"")
             self.fake.release.set()
-        elif path == "/tokenizer_info" and not self.fake.has_tokenizer_info:
-            await self._json(404, {"detail": "Not Found"})
         elif path == "/metrics":
             await self._whole(200, (_METRICS + _BUSY.format(*self.fake.busy)).encode())
         elif path in {f"{MESSAGES}/count_tokens", f"{MESSAGES}/render", f"{RESPONSES}/render"}:
             ids = (fake_responses if self._is_response else fake_messages).prompt_ids(self.seen.json)
             await self._json(200, {"input_tokens": len(ids), "token_ids": ids})
+        elif self.fake.render_status == 200 and path in fake_scale_out.PATHS:
+            await self._scale_out(path)
         elif path == "/v1/chat/completions/render":
             error = {
                 "message": '"auto" tool choice requires --tool-call-parser',
@@ -188,6 +192,24 @@ class _Reply:
         else:
             await self._json(404, {"detail": "Not Found"})
 
+    def _plain(self) -> dict[str, Any]:
+        """What is answered to some paths, whatever the request says."""
+        answers = {**_PLAIN, "/v1/models": _models(self.fake.model)}
+        if not self.fake.has_tokenizer_info:
+            del answers["/tokenizer_info"]
+        if self.fake.behaviour is Behaviour.GIVES_UP:
+            del answers["/health"]
+        return answers
+
+    async def _scale_out(self, path: str) -> None:
+        asked = self.seen.json
+        if path in fake_scale_out.RENDER:
+            await self._json(200, fake_scale_out.rendered(asked, _ids(asked), len(ANSWER)))
+        elif path in fake_scale_out.DERENDER:
+            await self._json(200, fake_scale_out.derendered(asked, _words({})))
+        else:
+            await self._stream(asked, chat=False)
+
     async def _generate(self, chat: bool) -> None:
         asked, does = self.seen.json, self.fake.behaviour
         if does is Behaviour.WAITS_BEFORE_ANSWERING:
@@ -197,7 +219,7 @@ class _Reply:
         if does is Behaviour.TALKS_GARBAGE:
             self.writer.write(b"\x00\x01 what is this\r\n\r\n")
             raise _HangUpError
-        if does is Behaviour.ENGINE_DEAD:
+        if does is Behaviour.ENGINE_DEAD or (does is Behaviour.GIVES_UP and not asked.get("stream")):
             await self._json(500, _error("Internal server error", "InternalServerError", None, 500))
         elif does is Behaviour.REFUSES_KEY:
             await self._json(401, {"error": "Unauthorized"})
@@ -263,6 +285,10 @@ class _Reply:
             if does is Behaviour.ENDS_WITHOUT_DONE and event == "[DONE]":
                 break
             await self._chunk(event if isinstance(event, bytes) else b"data: " + event.encode() + b"\n\n")
+            if count == 2 and does is Behaviour.GIVES_UP:
+                error = _error("EngineCore encountered an issue.", "InternalServerError", None, 500)
+                await self._chunk(f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode())
+                break
             if count == 1 and does is Behaviour.WAITS_AFTER_FIRST_TOKEN:
                 await self._wait()
             if count == 2 and self.fake.behaviour is Behaviour.DIES_MID_STREAM:
@@ -274,6 +300,9 @@ class _Reply:
         await self._write(b"0\r\n\r\n")
 
     def _events(self, asked: dict[str, Any], chat: bool) -> Iterator[str | bytes]:
+        if self.seen.target == fake_scale_out.GENERATE:
+            yield from fake_scale_out.generated(asked, _words({}))
+            return
         if self._is_response:
             yield from fake_responses.events(asked, MODEL, _words(asked), told=self._tells)
             return

@@ -17,6 +17,7 @@ from cwm.settings import Engine
 from cwm.settings.engines import read_engines
 from tests.adapters.vllm.fake_vllm import ANSWER, Behaviour, FakeVllm, fake_vllm
 from tests.certificates import certified
+from tests.eventually import eventually
 
 GENERATION = Generation("small", (1, 2, 3), "salt-1", 4)
 
@@ -55,6 +56,18 @@ async def test_a_request_goes_to_the_engine_that_it_names_else_to_one_that_serve
     assert servers.two.turns[0].headers["authorization"] == "Bearer two"
 
 
+async def test_one_that_cannot_be_reached_names_what_sets_its_url(tmp_path: Path) -> None:
+    listed, _ = read_engines({"a": {"url": "http://127.0.0.1:9"}}, Engine(), {}, tmp_path)
+    for settings, origin in (
+        (listed["a"], "the engine's url"),
+        (Engine(vllm_url="http://127.0.0.1:9"), "CWM_VLLM_URL"),
+    ):
+        engine = VllmEngine(settings)
+        with pytest.raises(EngineConnectionError, match=f"is {origin} right"):
+            await engine.health()
+        await engine.aclose()
+
+
 async def test_a_model_that_no_engine_serves_is_refused_in_an_engines_words(servers: Servers) -> None:
     with pytest.raises(InvalidParameterError, match="gone"):
         await servers.fleet.complete(replace(GENERATION, model="gone"))
@@ -87,11 +100,14 @@ async def test_an_answer_of_an_engine_that_is_taken_off_the_list_comes_to_its_en
     two = servers.fleet.one("two")
     servers.fleet.configure({"two": two})
     assert servers.fleet.names() == ("two",)
+    await servers.fleet.close_retired()
     await servers.fleet.complete(GENERATION)
     servers.one.release.set()
     texts += [delta.text async for delta in stream]
     assert "".join(texts) == "".join(ANSWER[:4])
     assert len(servers.two.turns) == 1
+    await servers.fleet.close_retired()
+    await eventually(lambda: not servers.one.open_connections)
 
 
 async def test_vllm_over_tls_is_trusted_by_its_own_ca_and_shown_a_certificate(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from uuid import uuid4
 
 import httpx2
@@ -30,6 +31,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.client import VllmEngine
+from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.access import EVERY
 from cwm.domain.audit_chain import ChainKeys
@@ -147,7 +149,9 @@ async def gateway(
     cache_scope: CacheScope = CacheScope.TENANT,
     rules: LimitRules = LimitRules(),  # noqa: B008
     capture: CapturePolicies = CapturePolicies(Capture.OFF),  # noqa: B008
+    others: Mapping[str, Engine] = MappingProxyType({}),
 ) -> AsyncIterator[Gateway]:
+    """``others``: engines by name, besides one that is named ``first`` then."""
     database_url = f"sqlite:///{folder / 'cwm.db'}"
     await schema.upgrade(database_url)
     async with AsyncExitStack() as stack:
@@ -158,7 +162,11 @@ async def gateway(
             SqlAuditLog(database, ChainKeys([b"a secret"])),
             SystemClock(),
         )
-        engine, kv_tier = VllmEngine(engine_settings), LmcacheTier(engine_settings)
+        engine: VllmEngine | VllmFleet = VllmEngine(engine_settings)
+        if others:
+            each = {"first": engine_settings, **others}
+            engine = VllmFleet({name: VllmEngine(one) for name, one in each.items()})
+        kv_tier = LmcacheTier(engine_settings)
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(kv_tier.aclose)
         directory = EngineDirectory(engine, kv_tier, secret=b"a test's secret", weights_digest="")
@@ -193,7 +201,7 @@ async def gateway(
                 engine=engine,
                 registry=registry,
                 directory=directory,
-                place=Place(registry, directory),
+                place=Place(registry, directory, clock),
                 open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
                 scopes=scopes,
                 continuation=Continuation(registry, Grow(engine), _without_windows),

@@ -15,7 +15,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.habits import Repair
 from cwm.domain.prefix import TokenIds
 from cwm.domain.response import Item, ResponseAsk
-from cwm.ports.turn_wire import TurnAnswer
+from cwm.ports.turn_wire import Resume, TurnAnswer
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
@@ -65,6 +65,9 @@ class RequestBody:
         served = None if self.model in {None, model} else model
         over = [name for name in self.ANSWER_LIMITS if _is_over(self.fields.get(name), max_model_len)]
         return replace(self, served=served, capped=max_model_len if over else None)
+
+    def resumed(self, answer: TurnAnswer, body: bytes) -> Resume | None:  # noqa: ARG002 - others can
+        return None
 
     @property
     def response(self) -> ResponseAsk | None:

@@ -55,6 +55,7 @@ class EngineIds:
         session: str = "",
     ) -> None:
         self.begun = False
+        self.failed = b""
         self._reader = reader
         self._streamed = streamed
         self._max_bytes = max_bytes

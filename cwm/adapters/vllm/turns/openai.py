@@ -11,12 +11,13 @@ from typing import Any, Final
 from cwm.adapters.vllm.turns.body import RequestBody, is_ids, objects, strings
 from cwm.adapters.vllm.turns.openai_answer import BodyAnswer, StreamAnswer, renaming
 from cwm.adapters.vllm.turns.openai_refusals import Refusal
+from cwm.adapters.vllm.turns.resumption import Resumption, goes_on
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Message, Profile
-from cwm.ports.turn_wire import TurnAnswer
+from cwm.ports.turn_wire import Resume, TurnAnswer
 
 CHAT: Final = "chat"
 COMPLETION: Final = "text_completion"
@@ -146,6 +147,21 @@ class OpenAiRequest(RequestBody):
         prompt = self.fields.get("prompt")
         count = len(prompt) if isinstance(prompt, list) and not is_ids(prompt) else 1
         return tuple(f"cmpl-{request_id}-{number}" for number in range(count))
+
+    def resumed(self, answer: TurnAnswer, body: bytes) -> Resume | None:
+        progress = answer.progress() if isinstance(answer, StreamAnswer) else None
+        if progress is None or not progress.prompt or not self._goes_on():
+            return None
+        path = f"/v1/{'chat/' if self.is_chat else ''}completions"
+        return lambda engine: Resumption(engine, path, self.fields, body, progress).events()
+
+    def _goes_on(self) -> bool:
+        contents = self._contents() if self.is_chat else ()
+        return (
+            goes_on(self.fields)
+            and not _constrained_to_tools(self.fields)
+            and all(map(_is_text_only, contents))
+        )
 
     def answer(self, *, status: int, streamed: bool, recorded: bool, session: str = "") -> TurnAnswer:
         if status != HTTPStatus.OK:

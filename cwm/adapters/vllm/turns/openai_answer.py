@@ -17,6 +17,7 @@ from pydantic_core import from_json
 
 from cwm.adapters.vllm.turns.events import Events, data_of
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
+from cwm.adapters.vllm.turns.resumption import Progress
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
@@ -36,6 +37,8 @@ _NULL: Final = rb"token_ids\1null"
 _DONE: Final = b"[DONE]"
 _DECODER: Final = json.JSONDecoder()
 _MAX_BYTES: Final = 32 * 1024 * 1024
+_FAILURE: Final = 500
+_ERROR: Final = b'data: {"error"'
 
 
 def without_ids(content: bytes) -> bytes:
@@ -118,6 +121,9 @@ class _Ids:
 
     def prompt_count(self) -> int:
         return len(self._prompt or ())
+
+    def prompt(self) -> list[int]:
+        return self._prompt or []
 
     def together(self) -> TokenIds | None:
         if self._prompt is None or not self._new or not self._complete:
@@ -251,6 +257,7 @@ class _Answer:
         "_session",
         "begun",
         "ended",
+        "failed",
     )
 
     def __init__(
@@ -271,6 +278,7 @@ class _Answer:
         self._recorded = recorded
         self.begun = False
         self.ended = False
+        self.failed = b""
 
     def _without_prompt(self, content: bytes) -> bytes:
         """Take the ids of the prompt out of a part of the answer."""
@@ -357,7 +365,7 @@ class BodyAnswer(_Answer):
 class StreamAnswer(_Answer):
     """A response of server-sent events; each event is passed on when its last byte has arrived."""
 
-    __slots__ = ("_events",)
+    __slots__ = ("_events", "_progress")
 
     def __init__(
         self,
@@ -370,15 +378,26 @@ class StreamAnswer(_Answer):
     ) -> None:
         super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
         self._events = Events()
+        self._progress = Progress()
 
     def feed(self, chunk: bytes) -> bytes:
         return self._named(b"".join([self._event(event) for event in self._events.take(chunk)]))
+
+    def progress(self) -> Progress:
+        """What was read, of an engine that is gone: what it sent of another event, or of its end, is of no use."""
+        self._events.rest()
+        self.failed = b""
+        self._progress.prompt = self._ids.prompt()
+        return self._progress
 
     def finish(self) -> bytes:
         rest = self._events.rest()
         return self._named(self._event(rest)) if rest else b""
 
     def _event(self, event: bytes) -> bytes:
+        if self.failed or _gives_up(event):
+            self.failed += event
+            return b""
         rest = self._without_prompt(event) if self._recorded else event
         data = data_of(rest)
         if not data:
@@ -394,10 +413,17 @@ class StreamAnswer(_Answer):
         answer = _object(data)
         self._ids.take(answer)
         self._message.take(answer)
+        self._progress.take(answer)
         self.begun = self._ids.begun
         if not self._hide_ids:
             return event
         return b"" if _is_only_for_ids(answer) else without_ids(rest)
+
+
+def _gives_up(event: bytes) -> bool:
+    """Whether this event of a stream is the engine's own failure, as when its core process died."""
+    error = _object(data_of(event)).get("error") if event.startswith(_ERROR) else None
+    return isinstance(error, dict) and isinstance(code := error.get("code"), int) and code >= _FAILURE
 
 
 def too_large(max_bytes: int) -> InvalidParameterError:

@@ -24,6 +24,7 @@ class Refused(ABC):
     """A :class:`cwm.ports.turn_wire.TurnAnswer` that has no answer: the engine's words, as its client gets them."""
 
     begun = ended = False
+    failed = b""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
