@@ -21,7 +21,8 @@ from cwm.settings.variables import Variables, content_of
 ENGINES: Final = "engines"
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
-_HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _LMCACHE_PORT: Final = 8081
 
 

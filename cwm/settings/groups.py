@@ -94,6 +94,8 @@ class Settings:
     tracing: Tracing = field(default_factory=Tracing)
     engines: Mapping[str, EngineEntry] = field(default_factory=dict)
     """The engines by name; empty if there is the one of :attr:`engine`."""
+    starts_engines: bool = False
+    """Whether this process has started the engines, so that the file's do not count."""
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     autosave: AutosavePolicies = field(default_factory=AutosavePolicies)

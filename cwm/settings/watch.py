@@ -129,9 +129,10 @@ class _Reload:
     _started: Mapping[str, Group] = field(init=False)
     _level: str = field(init=False)
     _content: bytes | str | None = None
-    _stamps: Sequence[_Stamp] = ()
+    _stamps: tuple[_Stamp, ...] = ()
     _was_empty: bool | None = None
     _in_step: bool = True
+    _refusal: str = ""
     _applied: bool = True
     _waiting: list[SettingChange] = field(default_factory=list)
 
@@ -143,7 +144,9 @@ class _Reload:
     async def look(self) -> None:
         """Read the file, and apply it if its content has changed, or that of a file with a key or a certificate."""
         content, stamps = await self._read(), _stamps(self.current)
-        if content == self._content and stamps == self._stamps:
+        is_same = content == self._content and stamps == self._stamps
+        # What was refused is read again: a file that it names may be there now.
+        if is_same and not self._refusal:
             return
         self._content, self._stamps = content, stamps
         try:
@@ -155,9 +158,13 @@ class _Reload:
             self._refuse_if_emptied(content, new)
         except SettingsError as why:
             self._in_step = False
+            if is_same and str(why) == self._refusal:
+                return
+            self._refusal = str(why)
             await self.on_outcome(ReloadOutcome.REFUSED, [])
             _log.error("settings_refused", why=str(why), in_force="the settings read before")
             return
+        self._refusal = ""
         await self._swap(self._with_live(new))
         await self._name_what_waits(new)
 
@@ -202,7 +209,7 @@ class _Reload:
         }
         return replace(
             self.current,
-            engines=new.engines,
+            engines=self.current.engines if self.current.starts_engines else new.engines,
             upstreams=new.upstreams,
             budgets=new.budgets,
             autosave=new.autosave,
@@ -265,7 +272,7 @@ def _values(changes: Sequence[SettingChange]) -> dict[str, dict[str, str]]:
 def _file_alone(settings: Settings) -> tuple[object, ...]:
     """What no environment variable sets."""
     return (
-        settings.engines,
+        {} if settings.starts_engines else settings.engines,
         settings.upstreams,
         settings.budgets,
         settings.autosave,
@@ -276,7 +283,7 @@ def _file_alone(settings: Settings) -> tuple[object, ...]:
     )
 
 
-def _stamps(settings: Settings) -> list[_Stamp]:
+def _stamps(settings: Settings) -> tuple[_Stamp, ...]:
     """Of the files that engines' keys and certificates come from."""
     stamps: list[_Stamp] = []
     for path in (path for engine in settings.engines.values() for path in engine.files):
@@ -285,7 +292,7 @@ def _stamps(settings: Settings) -> list[_Stamp]:
             stamps.append((status.st_ino, status.st_mtime_ns))
         except OSError:
             stamps.append(None)
-    return stamps
+    return tuple(stamps)
 
 
 def _settled(config: Path) -> bool:

@@ -99,6 +99,8 @@ def test_without_engines_there_is_the_one_of_the_settings(tmp_path: Path) -> Non
         ("engines: {one: {}}", "needs a 'url' or a 'dns' name"),
         ("engines: {one: {url: 'http://h:1', dns: 'h:1'}}", "and not both"),
         ("engines: {one: {dns: 'h'}}", "engines.one.dns.*a name and a port"),
+        ("engines: {one: {dns: 'a..b:1'}}", "engines.one.dns.*a name and a port"),
+        (f"engines: {{one: {{dns: '{'a' * 64}.b:1'}}}}", "engines.one.dns.*a name and a port"),
         ("engines: {one: {dns: 'h:1', lmcache: 'http://h:2'}}", "at the same addresses"),
         ("engines: {one: {dns: 'h:1', router: true}}", "it is no router"),
         ("engines: {one: {url: 'ftp://h'}}", "must be an http"),

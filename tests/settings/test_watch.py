@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from cwm.domain.habits import Repair
 from cwm.domain.keep import KeepPolicy
 from cwm.settings import Limits, Settings, load
 from cwm.settings.changes import SettingChange
+from cwm.settings.engines import EngineEntry
 from cwm.settings.watch import ReloadOutcome, watch
 
 _BOUND_SECONDS = 20
@@ -206,8 +207,10 @@ async def test_a_file_that_is_gone_keeps_what_it_said_until_it_is_back(config: P
 async def test_a_file_that_was_never_there_may_appear(tmp_path: Path) -> None:
     config = tmp_path / "cwm.yaml"
     async with watching(config, Settings()) as heard:
+        (tmp_path / "other").touch()
         save(config, naming("first"))
         await heard.upstreams("first")
+    assert heard.outcomes == [ReloadOutcome.APPLIED]
 
 
 async def test_a_folder_that_was_never_there_may_appear(tmp_path: Path) -> None:
@@ -311,6 +314,18 @@ async def test_a_file_that_was_always_empty_is_no_fault(config: Path) -> None:
         save(config, naming("first"))
         await heard.upstreams("first")
 
+    assert heard.outcomes == [ReloadOutcome.APPLIED]
+
+
+async def test_engines_that_this_process_has_started_are_served_whatever_the_file_lists(config: Path) -> None:
+    save(config, "")
+    own = {"engine-1": EngineEntry(), "engine-2": EngineEntry()}
+    started = replace(load({"CWM_CONFIG": str(config)}), engines=own, starts_engines=True)
+    async with watching(config, started) as heard:
+        save(config, naming("first") + "engines: {other: {url: 'http://other:8000'}}\n")
+        settings = await heard.upstreams("first")
+
+    assert settings.engines == own
     assert heard.outcomes == [ReloadOutcome.APPLIED]
 
 
@@ -506,3 +521,13 @@ async def test_a_changed_key_of_an_engine_is_applied_also_where_it_stands_in_a_f
     assert two is not None
     assert two.get_secret_value() == "second-key"
     assert not any(each in str(heard.logged) for each in ("first-key", "other-key", "second-key"))
+
+
+async def test_a_list_whose_key_file_is_not_there_yet_is_applied_when_it_is(config: Path) -> None:
+    key = config.parents[1] / "vllm-key"
+    async with watching(config) as heard:
+        save(config, f"engines: {{one: {{url: 'http://h:1', api_key_file: {key}}}}}\n")
+        await heard.event("settings_refused")
+        key.write_text("first-key")
+        await heard.event("settings_applied")
+    assert heard.outcomes == [ReloadOutcome.REFUSED, ReloadOutcome.APPLIED]

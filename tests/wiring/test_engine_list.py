@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cwm.adapters.local.clock import SystemClock
 from cwm.domain.access import EVERY
@@ -20,6 +22,7 @@ from cwm.wiring.engine_list import EngineList
 from cwm.wiring.lifetime import Drain, running
 from cwm.wiring.parts import build_parts
 from tests.adapters.vllm.fake_vllm import fake_vllm
+from tests.certificates import certified
 from tests.eventually import eventually
 
 ANN = Principal("acme", "ann", EVERY)
@@ -85,6 +88,51 @@ async def test_a_name_without_an_address_so_far_is_no_engine(home: Home) -> None
     assert home.listed.fleet.names() == ()
     with pytest.raises(EngineConnectionError, match="No engine is known"):
         await home.listed.fleet.models()
+
+
+async def test_a_name_that_no_resolver_can_ask_for_keeps_its_addresses(home: Home) -> None:
+    home.names.addresses["vllm.svc"] = ["10.0.0.1"]
+    await home.listed.look()
+
+    async def fails(_: str) -> Sequence[str]:
+        raise UnicodeError("label empty or too long")
+
+    home.listed.look_up = fails
+    await home.listed.look()
+    assert home.listed.fleet.names() == ("fixed", "pods-10.0.0.1")
+
+
+async def test_names_are_looked_up_on_after_a_certificate_was_not_there_for_a_moment(home: Home) -> None:
+    certified(home.folder)
+    pem = home.folder / "certificate.pem"
+    await home.listed.configure(
+        home.settings(f"engines: {{pods: {{dns: 'vllm.svc:8000', tls: {{ca: {pem}}}}}}}")
+    )
+    content = pem.read_bytes()
+    pem.write_text("half")
+    home.names.addresses["vllm.svc"] = ["10.0.0.1"]
+    with capture_logs() as logs:
+        watch = asyncio.create_task(home.listed.watch(0.001))
+        await eventually(lambda: any(each["event"] == "engines_not_looked_up" for each in logs))
+    pem.write_bytes(content)
+    await eventually(lambda: home.listed.fleet.names() == ("pods-10.0.0.1",))
+    assert not watch.done()
+    watch.cancel()
+
+
+async def test_after_the_last_of_several_engines_the_cache_of_the_settings_is_asked(tmp_path: Path) -> None:
+    config = tmp_path / "cwm.yaml"
+    one = "engine: {lmcache_url: 'http://127.0.0.1:9', coordinator_url: 'http://127.0.0.1:9'}\n"
+    config.write_text(
+        f"{one}engines: {{fixed: {{url: 'http://127.0.0.1:7', lmcache: 'http://127.0.0.1:11'}}}}"
+    )
+    listed = EngineList(load({}, config))
+    config.write_text(one)
+    await listed.configure(load({}, config))
+    with pytest.raises(EngineConnectionError, match=r"at http://127\.0\.0\.1:9/"):
+        await listed.kv_tier.storing()
+    await listed.fleet.aclose()
+    await listed.kv_tier.aclose()
 
 
 async def test_changed_rules_keep_connections_and_a_changed_key_does_not(home: Home) -> None:

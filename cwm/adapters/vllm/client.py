@@ -31,6 +31,7 @@ from cwm.ports.engine import (
 )
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine as EngineSettings
+from cwm.settings.engines import EngineEntry
 
 # vLLM closes an idle connection after five seconds; closing it earlier avoids writing to a dead one.
 _KEEPALIVE_SECONDS: Final = 4.0
@@ -89,6 +90,7 @@ class VllmEngine:
         self.settings = settings
         self._media = media or MediaRule()
         self._url = settings.vllm_url
+        self._origin = "the engine's url" if isinstance(settings, EngineEntry) else "CWM_VLLM_URL"
         self._spans = Spans(tracer, settings.vllm_url)
         self._timeout_seconds = settings.request_timeout_seconds
         self._headers = [(b"accept-encoding", b"identity")]
@@ -113,6 +115,12 @@ class VllmEngine:
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request runs, as far as connections tell."""
+        connections = self._transport._pool.connections  # noqa: SLF001 - httpx does not tell
+        return all(connection.is_idle() for connection in connections)
 
     def names(self) -> tuple[str, ...]:
         return ("",)
@@ -287,7 +295,7 @@ class VllmEngine:
 
     def faults(self) -> AbstractContextManager[None]:
         """Map the HTTP client's exceptions in the block to coded errors."""
-        return coded_errors(self._url, self._timeout_seconds)
+        return coded_errors(self._url, self._timeout_seconds, self._origin)
 
     async def _ask_tokenizer(self) -> Tokenizer:
         with self._spans.http("GET", "/tokenizer_info") as span, self.faults():

@@ -12,12 +12,12 @@ from cwm.domain.errors import EngineConnectionError, EngineResponseError, Engine
 
 
 @contextmanager
-def coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
-    """Map the HTTP client's exceptions, most specific first, with the original as the cause."""
+def coded_errors(url: str, timeout_seconds: float, origin: str) -> Iterator[None]:
+    """Map the HTTP client's exceptions, most specific first, with the original as the cause. ``origin``: what sets the URL."""
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
-        raise EngineConnectionError(_unreachable(url, cause), url=url) from cause
+        raise EngineConnectionError(_unreachable(url, cause, origin), url=url) from cause
     except httpx2.TimeoutException as cause:
         raise EngineTimeoutError(
             f"vLLM at {url} did not answer within {timeout_seconds:g} s.",
@@ -36,10 +36,10 @@ def coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
         ) from cause
 
 
-def _unreachable(url: str, cause: httpx2.TransportError) -> str:
+def _unreachable(url: str, cause: httpx2.TransportError, origin: str) -> str:
     if (fault := certificates.fault(cause)) is not None:
-        return f"vLLM at {url} {fault}. Check CWM_VLLM_URL."
-    return f"vLLM cannot be reached at {url}. Is it running, and is CWM_VLLM_URL right?"
+        return f"vLLM at {url} {fault}. Check {origin}."
+    return f"vLLM cannot be reached at {url}. Is it running, and is {origin} right?"
 
 
 def _broken_answer(

@@ -42,9 +42,16 @@ class VllmFleet:
             await engine.aclose()
 
     def configure(self, engines: Mapping[str, VllmEngine]) -> None:
-        """Replace the engines. What runs on one that is no longer among them goes on; it is closed with the whole."""
+        """Replace the engines. What runs on one that is no longer among them goes on."""
         self._retired += [engine for engine in self.by_name.values() if engine not in engines.values()]
         self.by_name, self._serving = dict(engines), {}
+
+    async def close_retired(self) -> None:
+        """Close engines that are no longer among them and have nothing to do."""
+        idle = [engine for engine in self._retired if engine.is_idle]
+        self._retired = [engine for engine in self._retired if engine not in idle]
+        for engine in idle:
+            await engine.aclose()
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.by_name)

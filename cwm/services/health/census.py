@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -17,7 +17,7 @@ from cwm.ports.meter import MemoryUse, Standing
 from cwm.ports.registry import Stock
 from cwm.services.agents.agents import Agents
 from cwm.services.contents.cache import ContentCache
-from cwm.services.health.inspect import UPSTREAM, Inspect, Status
+from cwm.services.health.inspect import ENGINE, UPSTREAM, Inspect, Status
 from cwm.services.upstreams.link import LinkState
 
 _PATIENCE_SECONDS: Final = 2.0
@@ -58,6 +58,7 @@ class Census:
         self._database = database
         self._contents = contents
         self._stock: Stock | None = None
+        self._sessions_of_engines: Mapping[str, int] = {}
         self._tiers: Sequence[TierUsage] = ()
         self._components: dict[str, bool] = {}
         self._questions = [
@@ -76,12 +77,17 @@ class Census:
         """The last results; upstreams, agent sessions, memory and the database are read at this moment."""
         # The registry is checked more often than counted: while it is down, an older count is not reported.
         stock = self._stock if self._components.get("registry", True) else None
+        engines = self._inspect.engines()
         return Standing(
             sessions=stock.sessions if stock else None,
             windows=stock.windows if stock else None,
             tiers=self._tiers,
             components=self._components,
             upstreams={each.name: each.state is LinkState.READY for each in self._inspect.upstreams()},
+            engines=engines,
+            engine_sessions={name: self._sessions_of_engines.get(name, 0) for name in engines}
+            if stock
+            else None,
             agent_sessions=len(self._agents),
             context=MemoryUse(
                 self._contents.counts.reads, self._contents.used_bytes, self._contents.limit_bytes
@@ -100,7 +106,7 @@ class Census:
         self._components = {
             each.name: each.status is not Status.UNHEALTHY
             for each in health.components
-            if not each.name.startswith(UPSTREAM)
+            if not each.name.startswith((ENGINE, UPSTREAM))
         }
 
     async def _weigh(self) -> None:
@@ -112,6 +118,8 @@ class Census:
 
     async def _count(self) -> None:
         try:
+            if self._inspect.engines():
+                self._sessions_of_engines = await self._inspect.registry.session_counts_of_every_tenant()
             self._stock = await self._inspect.registry.stock_of_every_tenant()
         except CwmError:
             self._stock = None

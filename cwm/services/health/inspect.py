@@ -11,12 +11,14 @@ from functools import partial
 from typing import Final
 
 from cwm.domain.access import AccessScope
+from cwm.domain.engine_health import EngineHealth
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Counters, Engine
 from cwm.ports.kv_tier import KvTier, TierUsage
 from cwm.ports.registry import Registry
+from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse, ReusedTokens, share_of
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import UpstreamHealth
@@ -74,6 +76,8 @@ class EngineStats:
 _NEEDED: Final = frozenset({"vllm", "registry"})
 UPSTREAM: Final = "upstream:"
 """The prefix of an upstream's component name."""
+ENGINE: Final = "engine:"
+"""The prefix of the component name of one of several engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Inspect:
     """Checks components and collects statistics.
 
     ``cache_fault`` returns a known fault of a cache whose parts all answer, or None; ``audit_fault`` of the audit log. ``upstreams`` returns the state of
-    the upstream servers. ``shared_store`` raises unless the store that gateways share answers; None if there is none.
+    the upstream servers, ``directory`` knows the engines. ``shared_store`` raises unless the store that gateways share answers; None if there is none.
     A check takes at most ``check_seconds``.
     """
 
@@ -96,6 +100,7 @@ class Inspect:
     reuse: Reuse
     audit_fault: Callable[[], str | None]
     shared_store: Callable[[], Awaitable[None]] | None = None
+    directory: EngineDirectory | None = None
     check_seconds: float = 3.0
     _unhealthy_since: dict[str, datetime] = field(default_factory=dict)
 
@@ -105,29 +110,67 @@ class Inspect:
             await asyncio.sleep(interval_seconds)
             await self.health()
 
-    async def health(self, component: str | None = None) -> Health:
-        """Check all components concurrently, or only ``component``. CWM-1003 if it does not exist."""
+    async def health(self, component: str | None = None, principal: Principal | None = None) -> Health:
+        """Check all components concurrently, or only ``component``. CWM-1003 if it does not exist.
+
+        A ``principal`` that is no administrator sees, of several engines, those that serve its tenant, and no reason with an address.
+        """
+        tenant = principal.tenant if principal is not None and self.is_partial(principal) else ""
         checks: dict[str, Callable[[], Awaitable[tuple[Status, str]]]] = {
-            "kv_store": self._kv_store,
-            "vllm": self._vllm,
+            "kv_store": partial(self._kv_store, tenant),
+            "vllm": partial(self._vllm, tenant),
             "registry": self._registry,
             "coordinator": self._coordinator,
         }
         if self.shared_store is not None:
             checks["shared_store"] = partial(_shared_store, self.shared_store)
+        if (engines := self.engines(tenant)) and (component is None or component.startswith(ENGINE)):
+            drained = await self._drained()
+            checks.update({f"{ENGINE}{name}": partial(self._engine_there, name, drained) for name in engines})
         upstreams = {f"{UPSTREAM}{each.name}": each for each in self.upstreams()}
         checks.update({name: partial(_upstream, each) for name, each in upstreams.items()})
         if component is not None and component not in checks:
             raise InvalidParameterError(f"component: one of {', '.join(checks)}.", field="component")
         names = [component] if component else list(checks)
         results = await asyncio.gather(*(self._timed(name, checks[name]) for name in names))
-        components = [self._dated(each, upstreams.get(each.name)) for each in results]
+        if tenant:
+            components = [_without_reason(each) for each in results]
+        else:
+            components = [self._dated(each, upstreams.get(each.name)) for each in results]
         return Health(
             status=_overall(components),
             uptime_seconds=round(self.clock.monotonic() - self.started, 3),
             version=self.version,
             components=tuple(components),
         )
+
+    def is_partial(self, principal: Principal | None) -> bool:
+        """Whether a caller sees a part of the installation only."""
+        if principal is None or self.directory is None or self.directory.is_one:
+            return False
+        return AccessScope.ADMIN not in principal.scopes
+
+    def engines(self, tenant: str = "") -> dict[str, bool]:
+        """Whether each engine that serves a tenant answers, of several engines by name; empty if there is one."""
+        if self.directory is None or len(self.engine.names()) == 1:
+            return {}
+        names = self.directory.names(tenant, any_state=True)
+        return {name: self.directory.health.get(name, EngineHealth()).is_up for name in names}
+
+    async def _drained(self) -> Mapping[str, datetime]:
+        try:
+            async with asyncio.timeout(self.check_seconds):
+                return await self.registry.drained_engines()
+        except (CwmError, TimeoutError):
+            return {}
+
+    async def _engine_there(self, name: str, drained: Mapping[str, datetime]) -> tuple[Status, str]:
+        assert self.directory is not None
+        seen = self.directory.health.get(name, EngineHealth())
+        if not seen.is_up:
+            return Status.DEGRADED, seen.reason
+        since = drained.get(name)
+        return Status.HEALTHY, "OK" if since is None else f"being drained since {since:%Y-%m-%d %H:%M} UTC"
 
     def _dated(self, component: Component, upstream: UpstreamHealth | None) -> Component:
         if component.status is Status.HEALTHY:
@@ -189,23 +232,21 @@ class Inspect:
             return Status.DEGRADED, "No LMCache is registered with the coordinator."
         return Status.HEALTHY, f"knows {server_count} LMCache {'server' if server_count == 1 else 'servers'}"
 
-    async def _vllm(self) -> tuple[Status, str]:
-        names = self.engine.names()
-        answers = await asyncio.gather(
-            *(self.engine.on(name).health() for name in names), return_exceptions=True
-        )
-        away = [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, CwmError)]
-        for answer in answers:
-            if isinstance(answer, BaseException) and (
-                len(away) == len(names) or not isinstance(answer, CwmError)
-            ):
-                raise answer
-        served = f"serves {', '.join(model.id for model in await self.engine.models())}"
+    async def _vllm(self, tenant: str) -> tuple[Status, str]:
+        if self.directory is None or (len(self.engine.names()) == 1 and not tenant):
+            await self.engine.health()
+            return Status.HEALTHY, f"serves {', '.join(model.id for model in await self.engine.models())}"
+        names = self.directory.names(tenant, any_state=True)
+        # Nobody is asked: an engine that hangs must not make the others look away.
+        away = [name for name in names if not self.directory.is_there(name)]
+        if len(away) == len(names):
+            return Status.UNHEALTHY, "No engine answers."
+        served = f"serves {', '.join(self.directory.models(tenant))}"
         if away:
             return Status.DEGRADED, f"{served}; not there: {', '.join(away)}"
         return Status.HEALTHY, served
 
-    async def _kv_store(self) -> tuple[Status, str]:
+    async def _kv_store(self, tenant: str) -> tuple[Status, str]:
         facts = await self.kv_tier.facts()
         if facts is None:
             return Status.DEGRADED, "This engine has no LMCache: windows keep tokens, thaws recompute."
@@ -214,7 +255,16 @@ class Inspect:
         fault = self.cache_fault()
         if fault is not None:
             return Status.DEGRADED, fault
+        if away := await self._without_cache(tenant):
+            return Status.DEGRADED, f"No LMCache answers beside {', '.join(away)}."
         return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
+
+    async def _without_cache(self, tenant: str) -> list[str]:
+        """Of several engines those that serve a tenant and whose LMCache does not answer."""
+        names = [*self.engines(tenant)]
+        each = (self.kv_tier.beside(name).facts() for name in names)
+        answers = await asyncio.gather(*each, return_exceptions=True)
+        return [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, CwmError)]
 
 
 async def _shared_store(check: Callable[[], Awaitable[None]]) -> tuple[Status, str]:
@@ -230,6 +280,14 @@ async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
     if upstream.missing:
         return Status.DEGRADED, "; ".join(upstream.missing)
     return Status.HEALTHY, f"offers {upstream.tools} tools"
+
+
+def _without_reason(component: Component) -> Component:
+    """For a caller who must not learn where the parts of an installation are, nor of other tenants' engines."""
+    is_plain = component.name.startswith(UPSTREAM) or component.name == "vllm"
+    if component.status is Status.HEALTHY or (is_plain and component.status is Status.DEGRADED):
+        return component
+    return replace(component, message="It does not answer as it should.")
 
 
 def _overall(components: list[Component]) -> Status:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from cwm.ports.meter import Metrics
 from cwm.services.health.inspect import Component, Health, Inspect, Status
-from cwm.transport.http.request_keys import STRANGER
+from cwm.transport.http.request_keys import PRINCIPAL, STRANGER
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -21,7 +21,7 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
 
     ``/readyz`` returns 503 while the engine or the registry is down. An engine without its cache, and a gateway
     without upstreams or the shared store, can still serve requests. Where credentials are required, a caller
-    without any gets the overall status only. Each unhealthy component has ``since``: when this process first saw it
+    without any gets the overall status only, and one that is no administrator the engines of its tenant. Each unhealthy component has ``since``: when this process first saw it
     unhealthy, or lost the upstream.
     """
     looking = _Looking(inspect)
@@ -32,6 +32,9 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     async def readyz(request: Request) -> Response:
         health = await looking.health()
         ready = health.status is not Status.UNHEALTHY
+        principal = request.scope.get(PRINCIPAL)
+        if inspect.is_partial(principal):
+            health = await inspect.health(principal=principal)
         body: dict[str, Any] = {
             "status": health.status,
             "components": [_document(c) for c in health.components],

@@ -34,15 +34,14 @@ class ModelsEndpoint:
         principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         request = ClientRequest("GET", target_of(scope, "/v1/models"), forwarded(headers))
         answers = await self.pass_through.relay_to_all(principal, request)
-        contents = [b"".join([chunk async for chunk in answer.chunks()]) for answer in answers]
-        at = next((at for at, answer in enumerate(answers) if answer.status == 200), 0)
+        lists = [(answer, body) for answer, body in answers if answer.status == 200]
         # None of the engines may serve the caller's tenant.
         status, head, content = 200, [_JSON], _NO_MODELS
         if answers:
-            status, head, content = answers[at].status, returned(answers[at].headers), contents[at]
-        if len(answers) > 1:
-            lists = [each for answer, each in zip(answers, contents, strict=True) if answer.status == 200]
-            content = _of_all(lists) if lists else content
+            answer, content = (lists or answers)[0]
+            status, head = answer.status, returned(answer.headers)
+        if len(lists) > 1:
+            content = _of_all([body for _, body in lists])
         model_id = scope.get("path_params", {}).get("model")
         of_anthropic = _VERSION in headers
         if status == 200 and model_id is not None:
@@ -54,10 +53,11 @@ class ModelsEndpoint:
 
 
 def _of_all(model_lists: Sequence[bytes]) -> bytes:
-    """The first list with the models of the others, each name once."""
+    """The first list with the models of the others behind its own, each name once."""
     models: dict[str, dict[str, Any]] = {}
     for model_list in model_lists:
-        models = {**_models_of(model_list), **models}
+        for name, model in _models_of(model_list).items():
+            models.setdefault(name, model)
     return json.dumps(
         {**json.loads(model_lists[0]), "data": [*models.values()]}, separators=(",", ":")
     ).encode()

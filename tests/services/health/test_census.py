@@ -33,6 +33,7 @@ class Dependencies:
         self.away = self.registry_away = False
         self.hang: asyncio.Event | None = None
         self.asked = {"health": 0, "usage": 0, "stock": 0}
+        self.engines: dict[str, bool] = {}
 
     async def health(self) -> Health:
         self.asked["health"] += 1
@@ -51,6 +52,9 @@ class Dependencies:
         if self.away:
             raise EngineConnectionError("gone")
         return [TierUsage(Tier.CPU, 1, 2)]
+
+    async def session_counts(self) -> dict[str, int]:
+        return {"one": 3, "gone": 1}
 
     async def stock(self) -> Stock:
         self.asked["stock"] += 1
@@ -77,8 +81,12 @@ def census(clock: HandClock, dependencies: Dependencies) -> Census:
     inspect = SimpleNamespace(
         health=dependencies.health,
         kv_tier=SimpleNamespace(usage=dependencies.usage),
-        registry=SimpleNamespace(stock_of_every_tenant=dependencies.stock),
+        registry=SimpleNamespace(
+            stock_of_every_tenant=dependencies.stock,
+            session_counts_of_every_tenant=dependencies.session_counts,
+        ),
         upstreams=list,
+        engines=lambda: dependencies.engines,
         check_seconds=3.0,
     )
     load = SimpleNamespace(transactions=1, connections=5)
@@ -165,3 +173,13 @@ async def test_what_hangs_is_asked_once_and_given_up_at_the_end(
     assert census.now().components == {"vllm": True, "registry": True, "kv_store": True}
     await census.aclose()
     assert census.now().sessions is None
+
+
+async def test_each_of_several_engines_is_told_with_its_sessions(
+    census: Census, dependencies: Dependencies
+) -> None:
+    dependencies.engines = {"one": True, "two": False}
+    await census.look()
+    standing = census.now()
+    assert standing.engines == {"one": True, "two": False}
+    assert standing.engine_sessions == {"one": 3, "two": 0}

@@ -1,0 +1,296 @@
+"""Two real engines behind one gateway: what one of them stored is the other's when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import pytest
+
+from cwm.domain.prefix import restorable_tokens
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine, running
+from tests.live.talk import Talk, cached, talk, words
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+_BOUND_SECONDS = 60
+_ANSWER_TOKENS = 24
+_STREAM_TOKENS = 400
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
+    """Two engines of one model, of which the second one schedules otherwise."""
+    otherwise = {"serving_variables": {"CWM_ENGINE_ARGS": "--max-num-seqs 8"}}
+    with running(tmp_path_factory.mktemp("fleet"), "tiny", otherwise) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def front(fleet: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
+    folder = tmp_path_factory.mktemp("gateway")
+    config = folder / "cwm.yaml"
+    entries = [
+        f"  {each.name}: {{url: '{each.vllm_url}', lmcache: '{each.lmcache_url}'}}\n"
+        for each in fleet.engines
+    ]
+    config.write_text("engines:\n" + "".join(entries))
+    with served(fleet, folder / "cwm.db", "acme", CWM_CONFIG=str(config)) as running_gateway:
+        yield running_gateway
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What became of a session that was moved by hand, and of one whose engine was drained."""
+
+    moved: dict[str, Any]
+    drained: dict[str, Any]
+    answers: list[dict[str, Any]]
+    """The next turn of each."""
+    undisturbed: list[list[int]]
+    context_tokens: list[int]
+    engines: list[str]
+    """Where each is after that turn."""
+
+
+@pytest.fixture(scope="module")
+def moves(fleet: LiveEngine, front: LiveGateway) -> Moves:
+    return asyncio.run(_moves(fleet, front))
+
+
+async def _moves(fleet: LiveEngine, front: LiveGateway) -> Moves:
+    one, two = fleet.engines
+    async with talk(front.url, front.model) as client:
+        sessions = [await client.fill(words(count)) for count in (500, 400)]
+        prompts = [[*ids, *words(20)] for _, ids in sessions]
+        undisturbed = [await _directly(client, one.vllm_url, prompt) for prompt in prompts]
+        moved = {}
+        for target in (one.name, two.name):
+            moved = await client.tool("session_move", session_id=sessions[0][0], engine=target)
+        await client.tool("session_move", session_id=sessions[1][0], engine=one.name)
+        drained = await client.tool("engine_drain", engine=one.name)
+        answers = [
+            await client.complete(prompt, session=session, max_tokens=_ANSWER_TOKENS)
+            for (session, _), prompt in zip(sessions, prompts, strict=True)
+        ]
+        counts = (await client.tool("engine_list"))["engines"]
+        await client.tool("engine_drain", engine=one.name, undo=True)
+    return Moves(
+        moved,
+        drained,
+        answers,
+        undisturbed,
+        [len(ids) for _, ids in sessions],
+        [each["name"] for each in counts if each["sessions"]],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """What clients saw after the first engine was killed, with its LMCache, and while it stayed away."""
+
+    stream: str
+    """An answer that the first engine had begun."""
+    undisturbed_stream: list[int]
+    answer: dict[str, Any]
+    undisturbed: list[int]
+    context_tokens: int
+    loaded_tokens: float
+    """What the other engine loaded from its LMCache for the session's next turn."""
+    thawed: dict[str, Any]
+    window_tokens: int
+    frozen_again: dict[str, Any]
+    ready: httpx2.Response
+    models: list[str]
+
+
+@pytest.fixture(scope="module")
+def outage(fleet: LiveEngine, front: LiveGateway, moves: Moves) -> Outage:
+    return asyncio.run(_outage(fleet, front))
+
+
+async def _outage(fleet: LiveEngine, front: LiveGateway) -> Outage:
+    one, two = fleet.engines
+    async with talk(front.url, front.model) as client:
+        session, ids = await client.fill(words(600))
+        to_freeze, window_ids = await client.fill(words(300))
+        await client.tool("window_freeze", session_id=to_freeze, window_name="w")
+        prompt = [*ids, *words(20)]
+        undisturbed = await _directly(client, one.vllm_url, prompt)
+        await client.tool("session_move", session_id=session, engine=one.name)
+        speaking, spoken = asyncio.Event(), words(100)
+        undisturbed_stream = await _directly(client, one.vllm_url, spoken, _STREAM_TOKENS)
+        (await client.complete(spoken, session="speaks"))
+        await client.tool("session_move", session_id="speaks", engine=one.name)
+        await _stored(client, one.lmcache_url)
+        stream = asyncio.create_task(_stream(client, spoken, speaking))
+        await speaking.wait()
+        with fleet.held_down("vllm", "lmcache"):
+            streamed = await stream
+            before = await _loaded(client, two.vllm_url)
+            answer = await _answered(client, prompt, session)
+            loaded = await _loaded(client, two.vllm_url) - before
+            ready = await client.http.get(f"{front.url}/readyz")
+            models = await client.http.get(f"{front.url}/v1/models")
+            thawed = await client.tool("window_thaw", window_name="w")
+            frozen = await client.tool("window_freeze", session_id=session, window_name="again")
+    return Outage(
+        streamed,
+        undisturbed_stream,
+        answer,
+        undisturbed,
+        len(ids),
+        loaded,
+        thawed,
+        len(window_ids),
+        frozen,
+        ready,
+        [model["id"] for model in models.raise_for_status().json()["data"]],
+    )
+
+
+async def _stream(client: Talk, prompt: list[int], speaking: asyncio.Event) -> str:
+    """A long answer, as it arrives; says when it has begun."""
+    body = {
+        "model": client.model,
+        "prompt": prompt,
+        "max_tokens": _STREAM_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "stream": True,
+    }
+    text = ""
+    headers = {"CWM-Session-Id": "speaks"}
+    async with client.http.stream(
+        "POST", f"{client.url}/v1/completions", json=body, headers=headers
+    ) as answer:
+        async for piece in answer.aiter_text():
+            text += piece
+            if text.count("data: ") > 3:
+                speaking.set()
+    return text
+
+
+async def _directly(client: Talk, vllm_url: str, prompt: list[int], count: int = _ANSWER_TOKENS) -> list[int]:
+    """The answer of an engine that is asked past the gateway, with a cache of its own."""
+    body = {
+        "model": client.model,
+        "prompt": prompt,
+        "max_tokens": count,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "cache_salt": "undisturbed",
+    }
+    answer = await client.http.post(f"{vllm_url}/v1/completions", json=body)
+    return list(answer.raise_for_status().json()["choices"][0]["token_ids"])
+
+
+async def _answered(client: Talk, prompt: list[int], session: str) -> dict[str, Any]:
+    """The session's next turn, asked again as a client does while the gateway says that it may be."""
+    async with asyncio.timeout(_BOUND_SECONDS):
+        while True:
+            try:
+                return await client.complete(prompt, session=session, max_tokens=_ANSWER_TOKENS)
+            except httpx2.HTTPStatusError as refused:
+                if refused.response.status_code not in {502, 503}:
+                    raise
+
+
+async def _stored(client: Talk, lmcache_url: str) -> None:
+    """Wait until an LMCache server has stored all that it was given."""
+    async with asyncio.timeout(_BOUND_SECONDS):
+        while True:
+            status = (await client.http.get(f"{lmcache_url}/status")).json()["storage_manager"]
+            left = [
+                controller["pending_keys_count"] + controller["in_flight_task_count"]
+                for controller in status["store_controllers"].values()
+            ]
+            if not sum(left):
+                return
+
+
+async def _loaded(client: Talk, vllm_url: str) -> float:
+    """Prompt tokens that vLLM has loaded from its LMCache."""
+    text = (await client.http.get(f"{vllm_url}/metrics")).text
+    name = "vllm:external_prefix_cache_hits_total"
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
+
+
+async def test_engines_that_differ_in_how_they_schedule_are_one_deployment(fleet: LiveEngine) -> None:
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
+        answers = [
+            (
+                await http.post(
+                    f"{each.vllm_url}/v1/completions",
+                    json={
+                        "model": each.model_name,
+                        "prompt": words(40),
+                        "max_tokens": 1,
+                        "kv_transfer_params": {"cwm.tell_weights": True},
+                    },
+                )
+            ).json()
+            for each in fleet.engines
+        ]
+    one, two = (answer["kv_transfer_params"]["cwm.deployment"] for answer in answers)
+    assert one == two
+    assert one.startswith("kv-")
+    assert len({answer["system_fingerprint"] for answer in answers}) == 2
+
+
+def test_a_session_moves_with_all_its_kv_and_its_canary_is_the_same_there(moves: Moves) -> None:
+    assert (moves.moved["source"], moves.moved["target"]) == ("engine-1", "engine-2")
+    assert moves.moved["blocks_found"] == moves.moved["blocks_total"] > 10
+    assert moves.moved["tokens_restored"] == restorable_tokens(moves.context_tokens[0], 32)
+    assert moves.moved["canary"]["result"] == "exact"
+
+
+def test_no_turn_after_a_drain_is_cold_and_all_say_what_they_would_have_said(moves: Moves) -> None:
+    assert (moves.drained["moved"], moves.drained["stayed"]) == (1, [])
+    assert moves.engines == ["engine-2"]
+    for answer, undisturbed, count in zip(
+        moves.answers, moves.undisturbed, moves.context_tokens, strict=True
+    ):
+        assert cached(answer) >= restorable_tokens(count, 32)
+        assert answer["token_ids"] == undisturbed
+
+
+def test_a_stream_whose_engine_was_killed_goes_on_without_a_seam(outage: Outage) -> None:
+    events = [line.removeprefix("data: ") for line in outage.stream.split("\n\n") if line]
+    assert events[-1] == "[DONE]"
+    choices = [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
+    assert [token for choice in choices for token in choice["token_ids"] or ()] == outage.undisturbed_stream
+
+
+def test_a_session_whose_engine_was_killed_goes_on_elsewhere_with_its_kv(outage: Outage) -> None:
+    restorable = restorable_tokens(outage.context_tokens, 32)
+    assert cached(outage.answer) >= restorable > 500
+    assert outage.loaded_tokens >= restorable
+    assert outage.answer["token_ids"] == outage.undisturbed
+
+
+def test_a_window_that_was_frozen_on_an_engine_that_is_gone_thaws_on_another(outage: Outage) -> None:
+    assert outage.thawed["receipt"]["tokens_restored"] == restorable_tokens(outage.window_tokens, 32)
+    assert outage.thawed["partial"] is False
+    assert outage.thawed["verification"] == "exact"
+
+
+def test_a_freeze_needs_no_other_engine_than_the_session_s_own(outage: Outage) -> None:
+    assert outage.frozen_again["durability"] == "durable"
+
+
+def test_a_gateway_of_which_one_engine_is_gone_is_ready_and_names_it(outage: Outage) -> None:
+    assert outage.ready.status_code == 200
+    assert outage.ready.json()["status"] == "degraded"
+    assert "engine-1" in outage.ready.text
+
+
+def test_a_model_of_two_engines_is_listed_once(outage: Outage) -> None:
+    assert outage.models == ["tiny"]
