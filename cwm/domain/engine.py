@@ -118,14 +118,20 @@ class Difference:
 def differences(then: EngineIdentity, now: EngineIdentity) -> tuple[Difference, ...]:
     """Every relevant field that differs, those that change tokens first.
 
-    A token digest that one side does not know is not a difference: there is nothing to compare.
+    A token digest that one side does not know is not a difference: there is nothing to compare. The digest of a deployment is one
+    only where nothing else is: it follows from all of them.
     """
     compared = {field: (getattr(then, field), getattr(now, field)) for field in (*TOKEN_FIELDS, *KV_FIELDS)}
-    return tuple(
-        Difference(field, _text(before), _text(after))
+    found = {
+        field: Difference(field, _text(before), _text(after))
         for field, (before, after) in compared.items()
         if before != after and (field in KV_FIELDS or (before and after))
-    )
+    }
+    if now.fingerprint.startswith(_DEPLOYMENT) and any(
+        field in KV_FIELDS for field in found.keys() - {"fingerprint"}
+    ):
+        found.pop("fingerprint", None)
+    return tuple(found.values())
 
 
 def _text(value: object) -> str:

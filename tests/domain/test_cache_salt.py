@@ -111,3 +111,11 @@ def test_what_changes_tokens_is_told_first() -> None:
 
 def test_another_server_secret_gives_another_salt() -> None:
     assert derive_cache_salt(b"one", "acme", IDENTITY) != derive_cache_salt(b"two", "acme", IDENTITY)
+
+
+def test_the_digest_of_a_deployment_is_a_difference_only_where_nothing_else_says_more() -> None:
+    then, now = replace(IDENTITY, fingerprint="kv-1"), replace(IDENTITY, fingerprint="kv-2")
+    (only,) = differences(then, now)
+    assert only.field == "fingerprint"
+    (more,) = differences(then, replace(now, weights_digest="sha256:01"))
+    assert more.field == "weights_digest"

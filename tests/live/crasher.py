@@ -25,7 +25,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
-from cwm.wiring import engine_side, foundation
+from cwm.wiring import engine_list, foundation
 from cwm.wiring.parts import build_parts
 
 
@@ -89,6 +89,8 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._adapter, name)
+        if name == "beside":
+            return lambda engine: _Watched(found(engine), self._room, self._steps)
         if not iscoroutinefunction(found):
             return found
 
@@ -104,8 +106,8 @@ async def _run(order: dict[str, Any], steps: _Steps) -> None:
     loaded = settings.load(order["environ"])
     with (
         mock.patch.object(foundation, "SqlRegistry", lambda *a: _Watched(SqlRegistry(*a), "registry", steps)),
-        mock.patch.object(engine_side, "LmcacheTier", lambda *a: _Watched(LmcacheTier(*a), "lmcache", steps)),
-        mock.patch.object(engine_side, "VllmEngine", lambda *a: _Watched(VllmEngine(*a), "vllm", steps)),
+        mock.patch.object(engine_list, "LmcacheTier", lambda *a: _Watched(LmcacheTier(*a), "lmcache", steps)),
+        mock.patch.object(engine_list, "VllmEngine", lambda *a: _Watched(VllmEngine(*a), "vllm", steps)),
     ):
         parts = build_parts(loaded)
     async with parts.close():
