@@ -57,17 +57,20 @@ def up(
         from cwm.stack.errors import StackError
         from cwm.stack.leftovers import clear_abandoned
         from cwm.stack.local import LocalStack, plan_from_settings
+        from cwm.stack.locks import storage_lock
 
         log_as(settings)
         migrating = await check(settings)
         await clear_abandoned(settings.local_engine.home.absolute(), log)
-        plan = plan_from_settings(
-            settings.storage,
-            settings.local_engine,
-            withheld=settings.upstream_variables,
-            engines=engines,
-            log=log,
-        )
+        # A second cwm up is told so, and not how little memory the first one leaves.
+        with storage_lock(settings.storage.storage_path.absolute()):
+            plan = plan_from_settings(
+                settings.storage,
+                settings.local_engine,
+                withheld=settings.upstream_variables,
+                engines=engines,
+                log=log,
+            )
         plan = replace(plan, gateway_host=settings.http.host, gateway_port=settings.http.port)
         refused = False
         try:

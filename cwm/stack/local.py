@@ -18,7 +18,7 @@ from cwm.stack.environment import EngineEnvironment, Pins, Report, prepare_envir
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
 from cwm.stack.leftovers import life_lock, lmcache_arguments, socket_folder
-from cwm.stack.locks import FileLock, locked
+from cwm.stack.locks import locked, storage_lock
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
 from cwm.stack.part import Hooks, Part, Recipe
@@ -90,7 +90,7 @@ class LocalStack:
             raise asyncio.CancelledError
 
     async def _enter(self, undo: AsyncExitStack) -> None:
-        self._lock_storage(undo)
+        undo.enter_context(storage_lock(self.plan.storage_path))
         await self._live(undo)
         await self._runfile.clear_leftovers(self._report)
         shm.unlink_lmcache_pools(self.plan.key)
@@ -203,15 +203,6 @@ class LocalStack:
             self._report,
             others=[each.kv_folder for each in self.plan.engines if each.number != plan.number],
         )
-
-    def _lock_storage(self, undo: AsyncExitStack) -> None:
-        lock = FileLock(self.plan.storage_path / "cwm-up.lock")
-        if not lock.take():
-            raise StackError(
-                f"another cwm up (process {lock.holder()}) is using {self.plan.storage_path}. Stop it, or set "
-                "CWM_STORAGE_PATH to another folder."
-            )
-        undo.callback(lock.release)
 
     async def _live(self, undo: AsyncExitStack) -> None:
         life = life_lock(self.plan.home, self.plan.key)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from cwm.settings import places
@@ -86,6 +86,20 @@ async def locked(path: Path, waiting: Callable[[str], None]) -> AsyncIterator[No
             waiting(lock.holder())
             holder_reported = True
         await asyncio.sleep(_RETRY_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def storage_lock(storage_path: Path) -> Iterator[None]:
+    """Keep other stacks out of a storage folder. Raises StackError where one runs already."""
+    lock = FileLock(storage_path / "cwm-up.lock")
+    if not lock.take():
+        raise StackError(
+            f"another cwm up (process {lock.holder()}) is using {storage_path}. Stop it, or set CWM_STORAGE_PATH to another folder."
+        )
     try:
         yield
     finally:

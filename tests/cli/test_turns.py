@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import open_database
@@ -54,7 +55,8 @@ async def stocked(sqlite_url: str, tmp_path: Path) -> AsyncIterator[tuple[str, l
 async def recording(sqlite_url: str, session_id: str) -> AsyncIterator[tuple[Turns, Session]]:
     """A new session in the registry of a gateway that runs already: it would end one that was last used long ago."""
     database = open_database(sqlite_url)
-    registry = SqlRegistry(database)
+    # As a living process: the gateway forgets turns in flight that are nobody's.
+    registry = SqlRegistry(database, process.holder())
     now = SystemClock().now()
     session = a_session(session_id, "default", created_at=now, updated_at=now)
     turns = Turns(registry, SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock())
