@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cwm.adapters.vllm.turns.openai_answer import BodyAnswer, StreamAnswer
+from cwm.adapters.vllm.turns.openai.answer import BodyAnswer, StreamAnswer
 from cwm_bench.tree import recording
 from cwm_bench.tree.checkout import (
     TOKENS,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cwm.adapters.vllm.turns.openai_answer import BodyAnswer
+from cwm.adapters.vllm.turns.openai.answer import BodyAnswer
 from cwm.ports.engine import SessionName
 from cwm.services.turns.exchange import Exchange, Head, Outgoing
 from tests.fakes.engine import FakeEngine

@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from cwm.adapters.vllm.turns.messages import MessagesRequest
+from cwm.adapters.vllm.turns.messages.request import MessagesRequest
 from cwm.domain.access import EVERY
 from cwm.domain.conversation import Capture, CapturePolicies
 from cwm.domain.limits import LimitRules, Rate

@@ -66,6 +66,10 @@ class RequestBody:
         over = [name for name in self.ANSWER_LIMITS if _is_over(self.fields.get(name), max_model_len)]
         return replace(self, served=served, capped=max_model_len if over else None)
 
+    @property
+    def resumable(self) -> bool:
+        return False
+
     def resumed(self, answer: TurnAnswer, body: bytes) -> Resume | None:  # noqa: ARG002 - others can
         return None
 

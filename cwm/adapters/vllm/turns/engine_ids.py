@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 
 from pydantic_core import from_json
 
+from cwm.adapters.vllm.turns.answers import too_large
 from cwm.adapters.vllm.turns.events import Events, data_of
-from cwm.adapters.vllm.turns.openai_answer import too_large
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.turns import request_fields, responses
+from cwm.adapters.vllm.turns import request_fields
 from cwm.adapters.vllm.turns.body import json_object
-from cwm.adapters.vllm.turns.messages import UNHEEDED, UNSERVED, CountRequest, MessagesRequest
-from cwm.adapters.vllm.turns.openai import CHAT, COMPLETION, OpenAiRequest
+from cwm.adapters.vllm.turns.messages.request import UNHEEDED, UNSERVED, CountRequest, MessagesRequest
+from cwm.adapters.vllm.turns.openai.request import CHAT, COMPLETION, OpenAiRequest
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
-from cwm.adapters.vllm.turns.responses import ResponsesRequest
+from cwm.adapters.vllm.turns.responses import request as responses
+from cwm.adapters.vllm.turns.responses.request import ResponsesRequest
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 

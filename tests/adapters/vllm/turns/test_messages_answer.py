@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.adapters.vllm.turns.messages import MessagesRequest
+from cwm.adapters.vllm.turns.messages.request import MessagesRequest
 from cwm.domain.messages import message_of
 from cwm.ports.turn_wire import PromptUsage, TurnAnswer
 

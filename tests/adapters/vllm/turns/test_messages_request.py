@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.turns.messages import MessagesRequest
+from cwm.adapters.vllm.turns.messages.request import MessagesRequest
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.errors import InvalidParameterError
 

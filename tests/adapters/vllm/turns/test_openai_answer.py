@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.adapters.vllm.turns.openai_answer import BodyAnswer, StreamAnswer, renaming
+from cwm.adapters.vllm.turns.answers import renaming
+from cwm.adapters.vllm.turns.openai.answer import BodyAnswer, StreamAnswer
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of
 from cwm.ports.turn_wire import PromptUsage

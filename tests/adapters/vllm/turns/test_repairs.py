@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cwm.adapters.vllm.turns.openai import OpenAiRequest
+from cwm.adapters.vllm.turns.openai.request import OpenAiRequest
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.habits import Repair

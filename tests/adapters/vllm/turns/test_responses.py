@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.turns.responses import ResponsesRequest
+from cwm.adapters.vllm.turns.responses.request import ResponsesRequest
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.conversation import chains

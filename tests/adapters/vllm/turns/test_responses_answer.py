@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cwm.adapters.vllm.turns.responses import ResponsesRequest
+from cwm.adapters.vllm.turns.responses.request import ResponsesRequest
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.ports.turn_wire import PromptUsage, TurnAnswer
 from tests.adapters.vllm import fake_responses

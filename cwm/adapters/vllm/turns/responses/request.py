@@ -9,12 +9,12 @@ from http import HTTPStatus
 from typing import Any, Final, Self
 from uuid import uuid4
 
+from cwm.adapters.vllm.turns.answers import as_it_is
 from cwm.adapters.vllm.turns.body import RequestBody, objects, strings
 from cwm.adapters.vllm.turns.engine_ids import HEADERS
-from cwm.adapters.vllm.turns.openai_answer import as_it_is
-from cwm.adapters.vllm.turns.openai_refusals import Refusal
-from cwm.adapters.vllm.turns.responses_answer import ResponseIds, ResponsesReader
-from cwm.adapters.vllm.turns.responses_items import input_items, input_messages, media_in, references
+from cwm.adapters.vllm.turns.refusals import Refusal
+from cwm.adapters.vllm.turns.responses.answer import ResponseIds, ResponsesReader
+from cwm.adapters.vllm.turns.responses.items import input_items, input_messages, media_in, references
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of

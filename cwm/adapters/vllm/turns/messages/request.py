@@ -9,11 +9,11 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
 from cwm.adapters.vllm.turns import engine_ids
-from cwm.adapters.vllm.turns.anthropic import chat_messages, chat_tools
+from cwm.adapters.vllm.turns.answers import as_it_is
 from cwm.adapters.vllm.turns.body import RequestBody, objects
 from cwm.adapters.vllm.turns.engine_ids import EngineIds
-from cwm.adapters.vllm.turns.messages_answer import MessageReader, RefusalAnswer, renaming
-from cwm.adapters.vllm.turns.openai_answer import as_it_is
+from cwm.adapters.vllm.turns.messages.answer import MessageReader, RefusalAnswer, renaming
+from cwm.adapters.vllm.turns.messages.chat import chat_messages, chat_tools
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of

@@ -8,10 +8,11 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final
 
+from cwm.adapters.vllm.turns.answers import renaming
 from cwm.adapters.vllm.turns.body import RequestBody, is_ids, objects, strings
-from cwm.adapters.vllm.turns.openai_answer import BodyAnswer, StreamAnswer, renaming
-from cwm.adapters.vllm.turns.openai_refusals import Refusal
-from cwm.adapters.vllm.turns.resumption import Resumption, goes_on
+from cwm.adapters.vllm.turns.openai.answer import BodyAnswer, StreamAnswer
+from cwm.adapters.vllm.turns.openai.resumption import Resumption, goes_on
+from cwm.adapters.vllm.turns.refusals import Refusal
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
@@ -150,15 +151,17 @@ class OpenAiRequest(RequestBody):
 
     def resumed(self, answer: TurnAnswer, body: bytes) -> Resume | None:
         progress = answer.progress() if isinstance(answer, StreamAnswer) else None
-        if progress is None or not progress.prompt or not self._goes_on():
+        if progress is None or not progress.prompt or not self.resumable:
             return None
         path = f"/v1/{'chat/' if self.is_chat else ''}completions"
         return lambda engine: Resumption(engine, path, self.fields, body, progress).events()
 
-    def _goes_on(self) -> bool:
+    @property
+    def resumable(self) -> bool:
         contents = self._contents() if self.is_chat else ()
         return (
-            goes_on(self.fields)
+            self.streamed
+            and goes_on(self.fields)
             and not _constrained_to_tools(self.fields)
             and all(map(_is_text_only, contents))
         )

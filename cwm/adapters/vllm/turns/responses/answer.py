@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cwm.adapters.vllm.turns.body import objects
 from cwm.adapters.vllm.turns.engine_ids import EngineIds
-from cwm.adapters.vllm.turns.responses_items import answer_message
+from cwm.adapters.vllm.turns.responses.items import answer_message
 from cwm.ports.turn_wire import PromptUsage
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})

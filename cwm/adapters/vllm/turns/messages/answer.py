@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from cwm.adapters.vllm.turns.anthropic import chat_message
 from cwm.adapters.vllm.turns.body import objects
-from cwm.adapters.vllm.turns.openai_refusals import Refused
+from cwm.adapters.vllm.turns.messages.chat import chat_message
+from cwm.adapters.vllm.turns.refusals import Refused
 from cwm.ports.turn_wire import PromptUsage
 
 _DELTAS: Final = {

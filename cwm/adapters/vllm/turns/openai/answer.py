@@ -1,0 +1,227 @@
+"""A response of the pass-through: reads its token ids and its message, and removes the ids if the client did not ask for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cwm.adapters.vllm.turns.answers import as_it_is, too_large
+from cwm.adapters.vllm.turns.events import Events, data_of
+from cwm.adapters.vllm.turns.openai.message import Message
+from cwm.adapters.vllm.turns.openai.resumption import Progress
+from cwm.adapters.vllm.turns.openai.tokens import TAIL_BYTES, Ids, choices_of, without_ids
+from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
+from cwm.domain.prefix import TokenIds
+from cwm.ports.turn_wire import PromptUsage
+
+# Up to here a body is parsed whole, which takes a few milliseconds.
+_LARGE_BYTES: Final = 256 * 1024
+_DONE: Final = b"[DONE]"
+_MAX_BYTES: Final = 32 * 1024 * 1024
+_FAILURE: Final = 500
+_ERROR: Final = b'data: {"error"'
+
+
+class _Answer:
+    """What both forms of an answer know of its token ids and its message."""
+
+    __slots__ = (
+        "_hide_ids",
+        "_ids",
+        "_message",
+        "_named",
+        "_prompts",
+        "_recorded",
+        "_session",
+        "begun",
+        "ended",
+        "failed",
+    )
+
+    def __init__(
+        self,
+        *,
+        hide_ids: bool,
+        recorded: bool,
+        named: Callable[[bytes], bytes] | None = None,
+        prompts: RecentPrompts | None = None,
+        session: str = "",
+    ) -> None:
+        self._named = named or as_it_is
+        self._prompts = prompts or RecentPrompts()
+        self._session = session
+        self._ids = Ids()
+        self._message = Message()
+        self._hide_ids = hide_ids
+        self._recorded = recorded
+        self.begun = False
+        self.ended = False
+        self.failed = b""
+
+    def _without_prompt(self, content: bytes) -> bytes:
+        """Take the ids of the prompt out of a part of the answer."""
+        ids, rest = self._prompts.take(self._session, content)
+        self._ids.take_prompt(ids)
+        return rest
+
+    def token_ids(self) -> TokenIds | None:
+        return self._ids.together()
+
+    def prompt_tokens(self) -> int:
+        return self._ids.prompt_count()
+
+    def message(self) -> Mapping[str, Any] | None:
+        return self._message.joined() if self._recorded and self._ids.begun else None
+
+    def usage(self) -> PromptUsage | None:
+        return self._ids.usage
+
+    def tokens(self) -> int:
+        return self._ids.count()
+
+
+class BodyAnswer(_Answer):
+    """A response with one JSON body, passed on when it is complete.
+
+    A large one whose ids nobody needs is passed on as it arrives. One that is ``recorded`` may have ``max_bytes``: CWM-1003.
+    """
+
+    __slots__ = ("_chunks", "_max_bytes", "_size", "_tail")
+
+    def __init__(
+        self,
+        *,
+        hide_ids: bool,
+        recorded: bool = True,
+        max_bytes: int = _MAX_BYTES,
+        named: Callable[[bytes], bytes] | None = None,
+        prompts: RecentPrompts | None = None,
+        session: str = "",
+    ) -> None:
+        # Neither begun nor ended before it is complete: an aborted request leaves nothing to record.
+        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
+        self._chunks: list[bytes] = []
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._tail = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._size += len(chunk)
+        self._chunks.append(chunk)
+        if self._recorded:
+            if self._size > self._max_bytes:
+                raise too_large(self._max_bytes)
+            return b""
+        if self._size <= _LARGE_BYTES:
+            return b""
+        content = self._joined()
+        self._tail = (self._tail + content[-TAIL_BYTES:])[-TAIL_BYTES:]
+        return self._named(content)
+
+    def finish(self) -> bytes:
+        content = self._joined()
+        rest = self._without_prompt(content) if self._recorded else content
+        bare = without_ids(rest) if self._recorded else content
+        if self._size <= _LARGE_BYTES or (self._recorded and len(rest) <= _LARGE_BYTES):
+            answer = _object(rest)
+            self._ids.take(answer)
+            self._message.take(answer)
+        elif self._recorded:
+            self._ids.take_large(rest)
+            if len(bare) <= _LARGE_BYTES:
+                self._message.take(_object(bare))
+        else:
+            self._ids.take_usage(self._tail + content)
+        return self._named(bare if self._hide_ids else content)
+
+    def _joined(self) -> bytes:
+        content = b"".join(self._chunks)
+        self._chunks.clear()
+        return content
+
+
+class StreamAnswer(_Answer):
+    """A response of server-sent events; each event is passed on when its last byte has arrived."""
+
+    __slots__ = ("_events", "_progress")
+
+    def __init__(
+        self,
+        *,
+        recorded: bool,
+        hide_ids: bool,
+        named: Callable[[bytes], bytes] | None = None,
+        prompts: RecentPrompts | None = None,
+        session: str = "",
+    ) -> None:
+        super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
+        self._events = Events()
+        self._progress = Progress()
+
+    def feed(self, chunk: bytes) -> bytes:
+        return self._named(b"".join([self._event(event) for event in self._events.take(chunk)]))
+
+    def progress(self) -> Progress:
+        """What was read, of an engine that is gone: what it sent of another event, or of its end, is of no use."""
+        self._events.rest()
+        self.failed = b""
+        self._progress.prompt = self._ids.prompt()
+        return self._progress
+
+    def finish(self) -> bytes:
+        rest = self._events.rest()
+        return self._named(self._event(rest)) if rest else b""
+
+    def _event(self, event: bytes) -> bytes:
+        if self.failed or _gives_up(event):
+            self.failed += event
+            return b""
+        rest = self._without_prompt(event) if self._recorded else event
+        data = data_of(rest)
+        if not data:
+            return event
+        if data == _DONE:
+            self.begun = self.ended = True
+            return event
+        if not self._recorded:
+            self.begun = True
+            if b'"usage"' in data:
+                self._ids.take(_object(data))
+            return event
+        answer = _object(data)
+        self._ids.take(answer)
+        self._message.take(answer)
+        self._progress.take(answer)
+        self.begun = self._ids.begun
+        if not self._hide_ids:
+            return event
+        return b"" if _is_only_for_ids(answer) else without_ids(rest)
+
+
+def _gives_up(event: bytes) -> bool:
+    """Whether this event of a stream is the engine's own failure, as when its core process died."""
+    error = _object(data_of(event)).get("error") if event.startswith(_ERROR) else None
+    return isinstance(error, dict) and isinstance(code := error.get("code"), int) and code >= _FAILURE
+
+
+def _is_only_for_ids(answer: dict[str, Any]) -> bool:
+    """Whether vLLM sends this chat event only because ids were requested.
+
+    A token that a tool or reasoning parser withholds has an empty delta; without ids vLLM sends no event for it.
+    """
+    choices = choices_of(answer)
+    return len(choices) == 1 and (
+        choices[0].get("delta") == {}
+        and choices[0].get("finish_reason") is None
+        and choices[0].get("logprobs") is None
+    )
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    """The JSON object in ``content``; empty for anything else, which is passed on without being read."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
