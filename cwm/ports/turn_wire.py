@@ -93,6 +93,10 @@ class TurnRequest(Protocol):
     @property
     def streamed(self) -> bool: ...
 
+    @property
+    def resumable(self) -> bool:
+        """Whether another engine can go on with its stream, if the token ids so far are known."""
+
     async def require_media(self) -> None:
         """CWM-1003 for media that the engine would fetch from an address that is not public."""
 

@@ -81,7 +81,7 @@ class Outbound:
     """A request as sent to the engine.
 
     ``engine`` is the one that is asked, ``identity`` what is known of it, ``session`` the one that it serves; ``turn`` is set if it is
-    recorded; ``ids_requested``: token ids were requested;
+    recorded; ``ids_requested``: token ids were requested; ``counted``: for its tokens to be recorded or budgeted;
     ``abortable``: the engine survives that it is aborted at any moment; ``left`` is set when its client leaves.
     """
 
@@ -92,6 +92,7 @@ class Outbound:
     session: Session | None = None
     turn: RunningTurn | None = None
     ids_requested: bool = False
+    counted: bool = False
     abortable: bool = False
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -186,13 +187,15 @@ class Admission:
         base = salt_scope_of(self.open_session.cache_scope, principal, None)
         scope = await self.scopes.current(principal.tenant, base)
         salt = self.directory.salt(principal.tenant, scope, identity)
-        ids_requested = self._requests_ids(request)
+        counted = self._counts(request)
+        ids_requested = counted or await self._may_go_on(principal, request, identity)
         return Outbound(
             request,
             request.body(salt, weights=identity.expected, recorded=ids_requested),
             self.engine.on(identity.engine),
             identity,
             ids_requested=ids_requested,
+            counted=counted,
             abortable=self.directory.survives_aborts(identity),
         )
 
@@ -260,6 +263,7 @@ class Admission:
             session,
             turn,
             ids_requested=True,
+            counted=True,
             abortable=self.directory.survives_aborts(identity),
             left=incoming.left,
         )
@@ -354,7 +358,16 @@ class Admission:
             return True
         return False
 
-    def _requests_ids(self, request: TurnRequest) -> bool:
+    async def _may_go_on(self, principal: Principal, request: TurnRequest, identity: EngineIdentity) -> bool:
+        """Whether to request the token ids of a stream that is not recorded, so that another engine can go on with it."""
+        directory = self.directory
+        if directory.is_one or directory.is_router(identity.engine):
+            return False
+        if not request.resumable or not self._recordable(request):
+            return False
+        return len(await directory.candidates(identity.model, principal.tenant)) > 1
+
+    def _counts(self, request: TurnRequest) -> bool:
         """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.
 
         If a client leaves a stream, the ids are the only way to count them.

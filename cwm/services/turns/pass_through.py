@@ -344,7 +344,7 @@ def _departure(incoming: ClientRequest, outbound: Outbound) -> tuple[Mapping[str
     headers = {**incoming.headers, **outbound.request.engine_headers(recorded=outbound.ids_requested)}
     if not outbound.abortable or outbound.request.operation is None:
         return headers, Departure(incoming.left)
-    cut = not outbound.ids_requested
+    cut = not outbound.counted
     if outbound.request.streamed:
         return headers, Departure(incoming.left, cut=cut)
     # Unique for each request, so that nobody aborts another's by choosing its id.

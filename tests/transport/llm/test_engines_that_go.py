@@ -62,6 +62,20 @@ async def test_a_stream_goes_on_at_the_next_token_where_its_engine_died(
 
 
 @BOTH
+@DIES
+async def test_a_stream_that_is_not_recorded_goes_on_too_and_its_client_gets_no_ids(
+    fleet: Gateway, vllm: FakeVllm, second: FakeVllm, path: str, dies: Behaviour
+) -> None:
+    vllm.behaviour = dies
+    body = request(path, stream=True)
+    answer = await fleet.client.post(path, json=body, headers={"CWM-Capture": "off"})
+    assert said(answer, path) == said(await direct(second, path, body), path)
+    assert events(answer)[-1] == "data: [DONE]"
+    assert 'token_ids":[' not in answer.text.replace(" ", "")
+    assert fleet.meter.counts["event answer_gone_on"] == 1
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("dies", "stream"),
     [
