@@ -50,12 +50,15 @@ check: .venv/.installed-dev ## Lint, types, import contracts, the fast tests and
 # A test that hangs where pytest-timeout does not look (a fixture) shows where, and fails; two minutes beyond the longest limit.
 HANGS_AFTER = -o faulthandler_exit_on_timeout=true -o faulthandler_timeout=$(1) --max-worker-restart 0
 
+# Where the time went, above the summary.
+SLOWEST = --durations 25 --durations-min 5
+
 .PHONY: test
 test: .venv/.installed-dev ## The whole suite, with the real engine
 	@echo "Tests without an engine, two files at a time ..."
-	@$(BIN)/pytest -m "not images and not live" -n 2 --dist loadfile $(call HANGS_AFTER,720); without_engine=$$?; \
+	@$(BIN)/pytest -m "not images and not live" -n 2 --dist loadfile $(SLOWEST) $(call HANGS_AFTER,720); without_engine=$$?; \
 	  echo "Tests with the real engine, which is installed first if it is missing ..."; \
-	  $(BIN)/pytest -m "live and not images" $(call HANGS_AFTER,1920) && exit $$without_engine
+	  $(BIN)/pytest -m "live and not images" $(SLOWEST) $(call HANGS_AFTER,1920) && exit $$without_engine
 
 .PHONY: test-images
 test-images: .venv/.installed-dev ## Build the images and test compose.yaml (needs root, or a running Docker)

@@ -50,9 +50,4 @@ def test_after_sigkill_of_the_whole_engine_the_story_is_true(tmp_path: Path) -> 
     assert told["continuation"]["cached_tokens"] == told["chunks"] * told["chunk_size"]
     assert told["cold_prefill_ms"] > 0
     assert "SIGKILL: vllm and lmcache" in run.stderr
-
-
-def test_the_demo_s_folder_is_gone_when_it_ends(tmp_path: Path) -> None:
-    demo(tmp_path, "--tokens", "400", "--kill", "lmcache")
-
-    assert list(tmp_path.glob("cwm-demo-*")) == []
+    assert list(tmp_path.glob("cwm-demo-*")) == [], "its folder is gone when it ends"
