@@ -41,6 +41,7 @@ def log(
     names: dict[str, list[str]] = {}
     for each in answer["tags"]:
         names.setdefault(each["turn"], []).append(each["tag"])
+    routed = any("router_decision" in turn for turn in answer["turns"])
     print_table(
         (
             "",
@@ -55,8 +56,15 @@ def log(
             "LINE",
             "ASKED",
             "CLIENT",
+            *(["ROUTED TO"] if routed else []),
         ),
-        [_row(turn, answer.get("current_turn"), names.get(turn["id"], [])) for turn in answer["turns"]],
+        [
+            (
+                *_row(turn, answer.get("current_turn"), names.get(turn["id"], [])),
+                *([turn.get("router_decision", "")] if routed else []),
+            )
+            for turn in answer["turns"]
+        ],
         none="There are no turns.",
     )
     if "origin" in answer:

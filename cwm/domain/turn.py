@@ -62,7 +62,7 @@ class Turn:
     first token that it sent; ``missed`` says why that KV was less than the parent predicts. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
     ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned. It ``compacts`` the turn that the line ended
     with before, if its client goes on with a summary instead of the whole conversation. ``compactions``: how many summaries of the
-    conversation its client says it has made; None if it does not say.
+    conversation its client says it has made; None if it does not say. ``router_decision``: what a router in front of the engines says that it chose.
     """
 
     tenant: str
@@ -97,6 +97,7 @@ class Turn:
     chain: str | None = None
     compacts: str | None = None
     compactions: int | None = None
+    router_decision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

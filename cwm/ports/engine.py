@@ -76,13 +76,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a streamed completion. The last one carries the finish reason and the usage."""
+    """A piece of a streamed completion. The last one carries the finish reason and the usage. ``decision``: what a router says that it chose."""
 
     text: str = ""
     token_ids: TokenIds = ()
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    decision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,11 @@ class Counters:
 
 
 class ForwardedResponse(Protocol):
-    """The engine's response to a forwarded request, as it arrives."""
+    """The engine's response to a forwarded request, as it arrives. ``decision``: what a router says that it chose."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
+    decision: str | None
 
     def chunks(self) -> AsyncIterator[bytes]: ...
 

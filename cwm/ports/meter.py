@@ -81,7 +81,7 @@ class Standing:
     """The current state of the system. None means that it could not be determined.
 
     ``components`` says which of them answer, ``engines`` which of several engines do, ``engine_sessions`` how many live sessions each
-    serves; ``database_transactions`` counts transactions that run or wait for one
+    serves, ``engine_drains`` which are being drained; ``database_transactions`` counts transactions that run or wait for one
     of the ``database_connections``.
     """
 
@@ -92,6 +92,7 @@ class Standing:
     upstreams: Mapping[str, bool] = field(default_factory=dict)
     engines: Mapping[str, bool] = field(default_factory=dict)
     engine_sessions: Mapping[str, int] | None = None
+    engine_drains: Mapping[str, bool] | None = None
     agent_sessions: int = 0
     context: MemoryUse = field(default_factory=MemoryUse)
     database_transactions: int = 0

@@ -131,6 +131,22 @@ async def test_a_clients_habit_is_named_with_the_clients_own_switch_against_it(
     assert newest["habit_switch"] == "CLAUDE_CODE_ATTRIBUTION_HEADER=0"
 
 
+async def test_what_a_router_chose_is_shown_where_there_is_one(
+    stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
+) -> None:
+    url, _ = stocked
+    async with recording(sqlite_url, "routed") as (turns, session):
+        with turns.begin(Principal("default", "ann"), "routed") as turn:
+            await turn.ask(session, Said(()))
+            await turn.record(Answered((1, 7, 8), 1, router_decision="10.0.0.7:8000"))
+    log = cwm(tmp_path, "turns", "log", "routed", "--url", url, COLUMNS="300").stdout.splitlines()
+    assert log[0].endswith("ROUTED TO")
+    assert log[1].endswith("10.0.0.7:8000")
+    shown = json.loads(cwm(tmp_path, "turns", "show", "routed", "--url", url, "--json").stdout)
+    assert shown["turn"]["router_decision"] == "10.0.0.7:8000"
+    assert "ROUTED TO" not in cwm(tmp_path, "turns", "log", "s", "--url", url, COLUMNS="300").stdout
+
+
 async def test_what_a_summary_left_out_is_listed_with_the_way_back(
     stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ existingSecret: s
 config: {upstreams: {docs: {url: "http://docs.tools/mcp", stateless: true}}}
 engines: {enabled: true, existingSecret: kv, valkey: "valkey-kv:6379", replicas: 3, storage: {size: 9Gi, className: fast}}
 """
+DRAINED = ENGINES.replace("replicas: 3", "replicas: 3, drain: {existingSecret: admin, seconds: 120}")
 RESTRICTED_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 RESTRICTED_CONTAINER = {
     "allowPrivilegeEscalation": False,
@@ -358,6 +361,103 @@ def test_one_engine_more_replaces_no_gateway(chart: Chart) -> None:
     assert pods[0] == pods[1]
 
 
+def engine_pod(chart: Chart, values: str) -> dict[str, Any]:
+    found: dict[str, Any] = named(chart, values, "StatefulSet", "team-engine")["spec"]["template"]["spec"]
+    return found
+
+
+def hook(container: dict[str, Any], name: str) -> str:
+    shell, option, script = container["lifecycle"][name]["exec"]["command"]
+    assert (shell, option) == ("sh", "-c")
+    return str(script)
+
+
+def test_an_engine_is_drained_before_it_stops_where_there_is_a_key_and_has_time_for_it(chart: Chart) -> None:
+    pod = engine_pod(chart, DRAINED)
+    vllm, room = pod["containers"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in room["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+
+    assert pod["terminationGracePeriodSeconds"] >= 120 + 60
+    variables = {each["name"]: each.get("value", "") for each in room["env"]}
+    secret = volumes[mounts["/run/secrets/drain"]]["secret"]
+    assert variables["GATEWAY_URL"] == "http://team:8700"
+    assert variables["CWM_API_KEY_FILE"] == f"/run/secrets/drain/{secret['items'][0]['path']}"
+    assert secret["secretName"] == "admin"
+    assert {"name": mounts["/run/drain"], "mountPath": "/run/drain", "readOnly": True} in vllm["volumeMounts"]
+    for values in (ENGINES, DRAINED.replace("admin", "''")):
+        plain = engine_pod(chart, values)
+        assert plain["terminationGracePeriodSeconds"] == 60
+        assert not [each for each in plain["containers"] if "lifecycle" in each]
+
+
+def test_what_drains_an_engine_may_reach_the_gateways(chart: Chart) -> None:
+    labels = engine_pod_labels(chart)
+    policy = named(chart, DRAINED, "NetworkPolicy", "team")["spec"]
+    assert policy["ingress"] == [
+        {"ports": [{"port": "http"}], "from": [{"podSelector": {"matchLabels": labels}}]}
+    ]
+    assert "ingress" not in named(chart, ENGINES, "NetworkPolicy", "team")["spec"]
+
+
+def engine_pod_labels(chart: Chart) -> dict[str, str]:
+    template = named(chart, DRAINED, "StatefulSet", "team-engine")["spec"]["template"]
+    labels: dict[str, str] = template["metadata"]["labels"]
+    return labels
+
+
+class Shell:
+    """A container's shell: its folders are in ``folder``, and ``cwm`` notes how it is called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run_folder, self.calls, self.programs = folder / "drain", folder / "calls", folder / "bin"
+        for each in (self.run_folder, self.programs):
+            each.mkdir()
+
+    def cwm(self, then: str) -> None:
+        program = self.programs / "cwm"
+        program.write_text(f'#!/bin/sh\necho "$*" >> {self.calls}\n{then}\n')
+        program.chmod(0o755)
+
+    def start(self, script: str) -> subprocess.Popen[bytes]:
+        placed = script.replace("/run/drain", str(self.run_folder))
+        environ = {"PATH": f"{self.programs}:{os.environ['PATH']}", "POD_NAME": "team-engine-2"}
+        return subprocess.Popen(["sh", "-c", placed], env={**environ, "GATEWAY_URL": "http://team:8700"})
+
+
+@pytest.mark.parametrize("then", ["exit 0", "exit 1"])
+def test_the_hooks_drain_the_engine_by_the_name_that_the_gateways_know_and_vllm_waits_for_it(
+    chart: Chart, tmp_path: Path, then: str
+) -> None:
+    vllm, room = engine_pod(chart, DRAINED)["containers"]
+    shell = Shell(tmp_path)
+    shell.cwm(f"[ -p {tmp_path}/gate ] && read line < {tmp_path}/gate\n{then}")
+    os.mkfifo(tmp_path / "gate")
+    stopping = shell.start(hook(room, "preStop"))
+    waiting = shell.start(hook(vllm, "preStop"))
+    with (tmp_path / "gate").open("w") as gate:
+        assert waiting.poll() is None
+        gate.write("go\n")
+    assert (stopping.wait(30), waiting.wait(30)) == (0, 0)
+    assert shell.calls.read_text() == ("engines drain engine-2 --timeout 120 --url http://team:8700\n")
+
+
+def test_a_vllm_that_is_replaced_alone_waits_for_no_drain(chart: Chart, tmp_path: Path) -> None:
+    vllm, _ = engine_pod(chart, DRAINED)["containers"]
+    assert Shell(tmp_path).start(hook(vllm, "preStop")).wait(30) == 0
+
+
+def test_an_engine_that_has_started_takes_sessions_again(chart: Chart, tmp_path: Path) -> None:
+    _, room = engine_pod(chart, DRAINED)["containers"]
+    shell = Shell(tmp_path)
+    os.mkfifo(tmp_path / "called")
+    shell.cwm(f"echo > {tmp_path}/called")
+    assert shell.start(hook(room, "postStart")).wait(30) == 0
+    with (tmp_path / "called").open() as called:
+        called.read()
+    assert shell.calls.read_text() == "engines drain engine-2 --undo --url http://team:8700\n"
+
+
 def test_without_engines_of_its_own_the_chart_has_none(chart: Chart) -> None:
     assert "StatefulSet" not in kinds(chart.rendered(EVERYTHING))
     assert "engines" not in yaml.safe_load(kinds(chart.rendered(EVERYTHING))["ConfigMap"]["data"]["cwm.yaml"])
@@ -375,6 +475,7 @@ def test_without_engines_of_its_own_the_chart_has_none(chart: Chart) -> None:
         ("{existingSecret: s, engines: {enabled: true, existingSecret: kv}}", "valkey"),
         ("{existingSecret: s, engines: {enabled: true, valkey: 'v:6379'}}", "existingSecret"),
         ("{existingSecret: s, engines: {replicas: 0}}", "replicas"),
+        ("{existingSecret: s, engines: {drain: {seconds: 0}}}", "seconds"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(chart: Chart, values: str, field: str) -> None:

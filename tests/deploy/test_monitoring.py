@@ -131,7 +131,16 @@ def test_what_is_told_of_once_is_there_before_it_happens() -> None:
 
 
 @pytest.mark.parametrize(
-    "title", ["HTTP errors", "Tool errors", "Errors by code", "Events", "LMCache: loads that failed"]
+    "title",
+    [
+        "HTTP errors",
+        "Tool errors",
+        "Errors by code",
+        "Events",
+        "LMCache: loads that failed",
+        "Engines: moves by canary",
+        "Engines: answers that went on",
+    ],
 )
 def test_a_panel_of_failures_shows_zero_while_nothing_fails(title: str) -> None:
     (panel,) = [panel for panel in panels() if panel["title"] == title]
@@ -143,7 +152,7 @@ def test_a_gateway_without_upstreams_has_a_panel_that_says_so() -> None:
     assert panel["fieldConfig"]["defaults"]["noValue"] == "none configured"
 
 
-@pytest.mark.parametrize("part", ["vLLM", "LMCache", "room"])
+@pytest.mark.parametrize("part", ["vLLM", "LMCache", "room", "Engines"])
 def test_the_engine_has_panels(part: str) -> None:
     assert [panel for panel in panels() if panel["title"].startswith(f"{part}: ")]
 

@@ -283,6 +283,7 @@ class _Forwarded:
     status: int
     body: bytes
     headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),)
+    decision: str | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         yield self.body

@@ -59,6 +59,12 @@ class StandingCollector(Collector):
             "engine",
             now.engine_sessions,
         )
+        yield _by(
+            "cwm_engine_draining",
+            "Whether one of several engines is drained (1): it takes no new sessions",
+            "engine",
+            now.engine_drains,
+        )
         yield GaugeMetricFamily(
             "cwm_agent_sessions", "Agent sessions that this process serves", value=now.agent_sessions
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.faults import Freshness, coded_errors, was_stale
 from cwm.adapters.vllm.media import MediaRule
-from cwm.adapters.vllm.router import Router
+from cwm.adapters.vllm.router import Router, decision_of
 from cwm.adapters.vllm.spans import Spans, note_generation
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
@@ -68,6 +68,7 @@ class _Forwarded:
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
+    decision: str | None
     _body: AsyncIterable[bytes]
     _engine: VllmEngine
 
@@ -222,7 +223,7 @@ class VllmEngine:
                 span=span,
                 session=generation.session,
             ) as response:
-                complete = False
+                complete, decision = False, self._decision(response)
                 async for line in response.aiter_lines():
                     data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
                     if data == "[DONE]":
@@ -230,7 +231,7 @@ class VllmEngine:
                     elif data:
                         delta = _delta(data.encode())
                         note_generation(span, delta)
-                        yield delta
+                        yield delta if decision is None else replace(delta, decision=decision)
             if not complete:
                 raise EngineConnectionError(
                     f"vLLM at {self._url} closed a stream before the last event.", url=self._url
@@ -289,9 +290,13 @@ class VllmEngine:
             response_headers = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
             # The stream instead of ``aiter_raw``, whose work per chunk costs more than everything else done here.
             assert isinstance(response.stream, AsyncIterable)
-            yield _Forwarded(response.status_code, response_headers, response.stream, self)
+            decision = self._decision(response)
+            yield _Forwarded(response.status_code, response_headers, decision, response.stream, self)
         finally:
             await response.aclose()
+
+    def _decision(self, response: httpx2.Response) -> str | None:
+        return None if self._router is None else decision_of(response.headers.raw)
 
     def faults(self) -> AbstractContextManager[None]:
         """Map the HTTP client's exceptions in the block to coded errors."""

@@ -19,6 +19,14 @@ _TOKEN: Final = b"x-session-token"
 _DECISIONS: Final = (b"x-vllm-router-decision", b"x-gateway-destination-endpoint-served")
 _OWN: Final = frozenset({*_SESSION_NAMES, _TOKEN})
 _MOST_TOKENS: Final = 10_000
+_DECISION_CHARS: Final = 200
+
+
+def decision_of(headers: RawHeaders) -> str | None:
+    """What an answer says that the router chose; of a long text its beginning."""
+    decisions = (value for name, value in headers if value and name.lower() in _DECISIONS)
+    decision = next(decisions, None)
+    return None if decision is None else decision.decode("latin-1")[:_DECISION_CHARS]
 
 
 class Router:
@@ -39,11 +47,10 @@ class Router:
 
     def answered(self, headers: RawHeaders, session: SessionName | None, span: Span) -> None:
         """Take the token and the decision out of an answer's headers."""
+        if (decision := decision_of(headers)) is not None:
+            span.note({"cwm.router.decision": decision})
         for name, value in headers:
-            lower = name.lower()
-            if lower in _DECISIONS:
-                span.note({"cwm.router.decision": value.decode("latin-1")})
-            elif lower == _TOKEN and session is not None:
+            if name.lower() == _TOKEN and session is not None:
                 self._tokens[session] = value
                 self._tokens.move_to_end(session)
                 if len(self._tokens) > _MOST_TOKENS:

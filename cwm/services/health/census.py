@@ -59,6 +59,7 @@ class Census:
         self._contents = contents
         self._stock: Stock | None = None
         self._sessions_of_engines: Mapping[str, int] = {}
+        self._drained: frozenset[str] = frozenset()
         self._tiers: Sequence[TierUsage] = ()
         self._components: dict[str, bool] = {}
         self._questions = [
@@ -88,6 +89,7 @@ class Census:
             engine_sessions={name: self._sessions_of_engines.get(name, 0) for name in engines}
             if stock
             else None,
+            engine_drains={name: name in self._drained for name in engines} if stock else None,
             agent_sessions=len(self._agents),
             context=MemoryUse(
                 self._contents.counts.reads, self._contents.used_bytes, self._contents.limit_bytes
@@ -119,7 +121,9 @@ class Census:
     async def _count(self) -> None:
         try:
             if self._inspect.engines():
-                self._sessions_of_engines = await self._inspect.registry.session_counts_of_every_tenant()
+                registry = self._inspect.registry
+                self._sessions_of_engines = await registry.session_counts_of_every_tenant()
+                self._drained = frozenset(await registry.drained_engines())
             self._stock = await self._inspect.registry.stock_of_every_tenant()
         except CwmError:
             self._stock = None

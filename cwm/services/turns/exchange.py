@@ -98,6 +98,7 @@ class Head:
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     streamed: bool
+    decision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ class Exchange:
         async with self.engine.forward(
             outgoing.method, outgoing.path, outgoing.body, outgoing.headers, outgoing.session
         ) as upstream:
-            head = Head(upstream.status, upstream.headers, _is_stream(upstream))
+            head = Head(upstream.status, upstream.headers, _is_stream(upstream), upstream.decision)
             if self._head is not None and (head.status, head.streamed) != (
                 self._head.status,
                 self._head.streamed,

@@ -74,6 +74,7 @@ class _StreamedAnswer:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    router_decision: str | None = None
 
     def __post_init__(self) -> None:
         self.began = self.clock.monotonic()
@@ -86,6 +87,7 @@ class _StreamedAnswer:
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.prompt_tokens = delta.prompt_tokens or self.prompt_tokens
         self.cached_tokens = delta.cached_tokens or self.cached_tokens
+        self.router_decision = delta.decision or self.router_decision
 
 
 @dataclass(slots=True)
@@ -264,6 +266,7 @@ class Generate:
                     message_of({"role": "assistant", "content": "".join(answer.texts)}),
                     answer.cached_tokens,
                     first_token_ms=answer.first_token_ms,
+                    router_decision=answer.router_decision,
                 )
                 recorded = await in_flight.record(answered, metadata, revision=session.revision) is not None
                 if in_flight.missed is not None:

@@ -302,7 +302,7 @@ class PassThrough:
             cached = None if usage is None else usage.cached_tokens
             left = outbound.left.is_set()
             await outbound.turn.record(
-                Answered(token_ids, prompt_tokens, message, cached, left, first_token_ms)
+                Answered(token_ids, prompt_tokens, message, cached, left, first_token_ms, head.decision)
             )
             await self._keep(outbound, answer, principal, outbound.turn)
             if outbound.turn.missed is not None:

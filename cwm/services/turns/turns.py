@@ -43,7 +43,7 @@ class Answered:
     """How a turn ended: the token ids of prompt and answer, where the answer begins, and the answer as a message.
 
     ``abandoned``: its client did not wait for the whole answer. ``first_token_ms``: from the request to the engine to the first token that
-    arrived, which is the last of an answer in one piece.
+    arrived, which is the last of an answer in one piece. ``router_decision``: what a router in front of the engines says that it chose.
     """
 
     token_ids: TokenIds
@@ -52,6 +52,7 @@ class Answered:
     cached_tokens: int | None = None
     abandoned: bool = False
     first_token_ms: int | None = None
+    router_decision: str | None = None
 
 
 @dataclass(slots=True)
@@ -236,6 +237,7 @@ class RunningTurn:
             cached_tokens=answered.cached_tokens,
             abandoned=answered.abandoned,
             first_token_ms=answered.first_token_ms,
+            router_decision=answered.router_decision,
             ended_at=self._turns.clock.now(),
             chain=_chain(pending, answered),
         )

@@ -286,12 +286,12 @@ async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str
         assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[12:]]
         registry = SqlRegistry(database)
         (turn,) = await registry.turns("acme", "s1", TurnQuery())
-        assert (turn.id, turn.chain, turn.compactions) == ("t1", "c1", None)
+        assert (turn.id, turn.chain, turn.compactions, turn.router_decision) == ("t1", "c1", None, None)
         assert await registry.turn_tokens(turn) == IDS_OF_0009
         assert await registry.turn_with_chain("acme", "ann", ["c1"]) == turn
         columns = await database.read(lambda connection: inspect(connection).get_columns("turns"))
         if empty_database_url.startswith("sqlite"):
-            assert columns[-1]["name"] == "packed"
+            assert [column["name"] for column in columns[-2:]] == ["packed", "router_decision"]
         indexes = await database.read(lambda connection: inspect(connection).get_indexes("turns"))
         partly = {
             index["name"]
@@ -313,7 +313,7 @@ def _a_turn_of_0012(connection: Connection) -> None:
         number=1, state=TurnState.ENDED, prompt_tokens=count, total_tokens=count, digest=content, chain="c1"
     )
     values = turn_values(turn) | {"packed": packed, "messages": []}
-    del values["compactions"]
+    del values["compactions"], values["router_decision"]
     connection.execute(insert(metadata.tables["turns"]).values(values))
 
 

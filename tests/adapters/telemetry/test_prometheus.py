@@ -220,6 +220,7 @@ async def test_what_there_is_is_told_as_it_is_now_and_what_is_not_known_is_not(
             upstreams={"docs": True},
             engines={"a": True, "b": False},
             engine_sessions={"a": 5, "b": 0},
+            engine_drains={"a": False, "b": True},
             agent_sessions=2,
             context=MemoryUse({"hit": 7, "miss": 1}, 512, 1024),
             database_transactions=21,
@@ -235,6 +236,7 @@ async def test_what_there_is_is_told_as_it_is_now_and_what_is_not_known_is_not(
     assert value(samples, "cwm_upstream_up", upstream="docs") == 1
     assert value(samples, "cwm_engine_up", engine="b") == 0
     assert value(samples, "cwm_engine_sessions", engine="a") == 5
+    assert value(samples, "cwm_engine_draining", engine="b") == 1
     assert value(samples, "cwm_database_transactions") == 21
     assert value(samples, "cwm_context_reads_total", outcome="hit") == 7
     assert value(samples, "cwm_context_memory_bytes") == 512

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.engine_rules import EngineRules
+from cwm.domain.turn import TurnQuery
 from cwm.ports.engine import Generation
 from cwm.settings.engines import EngineEntry
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm, fake_vllm
+from tests.services.replicas_of import ANN
+from tests.services.windows_of import gateway as services
 from tests.transport.llm.gateway import Gateway, gateway, settings_for
 
 CHAT = "/v1/chat/completions"
@@ -37,6 +41,13 @@ async def cwm(vllm: FakeVllm, tmp_path: Path) -> AsyncIterator[Gateway]:
         yield running
 
 
+@pytest.fixture
+async def sqlite(sqlite_url: str) -> AsyncIterator[Database]:
+    opened = open_database(sqlite_url)
+    yield opened
+    await opened.dispose()
+
+
 def told(vllm: FakeVllm) -> list[str | None]:
     return [vllm.turns[-1].headers.get(name) for name in NAMES]
 
@@ -54,6 +65,40 @@ async def test_a_turn_names_its_session_and_brings_back_the_token_of_the_answer_
         assert told(vllm) == ["s1", "s1", "t-1"]
     await cwm.client.post(CHAT, json=ASK, headers=SESSION | {"x-tenant": "umbrella"})
     assert told(vllm) == ["s1", "s1", None], "the token is the other tenant's"
+
+
+@pytest.mark.parametrize("name", ["x-vllm-router-decision", "X-Gateway-Destination-Endpoint-Served"])
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+async def test_the_record_of_a_turn_says_what_the_router_chose(
+    cwm: Gateway, vllm: FakeVllm, name: str, more: dict[str, bool]
+) -> None:
+    for decision in ("10.0.0.7:8000", "w" * 1000, ""):
+        vllm.answer_headers = f"{name}: {decision}\r\n"
+        await cwm.client.post(CHAT, json=ASK | more, headers=SESSION)
+    turns = await cwm.registry.turns("acme", "s1", TurnQuery())
+    assert [turn.router_decision for turn in turns] == [None, "w" * 200, "10.0.0.7:8000"]
+
+
+async def test_the_record_of_a_turn_in_token_ids_says_it_too(vllm: FakeVllm, sqlite: Database) -> None:
+    vllm.answer_headers = "x-vllm-router-decision: w-2\r\n"
+    router = VllmEngine(routed(vllm.url))
+    cwm = services(sqlite, served=router)
+    await cwm.open_session(ANN, "s1")
+    await cwm.says("s1", "Hello.")
+    (turn,) = await cwm.registry.turns("acme", "s1", TurnQuery())
+    assert turn.router_decision == "w-2"
+    await cwm.settle()
+    await router.aclose()
+
+
+async def test_nothing_that_an_engine_says_is_the_decision_of_a_router(
+    vllm: FakeVllm, tmp_path: Path
+) -> None:
+    vllm.answer_headers = "x-vllm-router-decision: w-2\r\n"
+    async with gateway(settings_for(vllm.url), tmp_path) as cwm:
+        await cwm.client.post(CHAT, json=ASK, headers=SESSION)
+        (turn,) = await cwm.registry.turns("acme", "s1", TurnQuery())
+    assert turn.router_decision is None
 
 
 async def test_a_client_does_not_choose_what_a_router_is_told(cwm: Gateway, vllm: FakeVllm) -> None:

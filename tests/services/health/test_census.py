@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -56,6 +57,9 @@ class Dependencies:
     async def session_counts(self) -> dict[str, int]:
         return {"one": 3, "gone": 1}
 
+    async def drains(self) -> dict[str, datetime]:
+        return {"two": self.clock.now()}
+
     async def stock(self) -> Stock:
         self.asked["stock"] += 1
         self.clock.seconds += self.counting_takes
@@ -84,6 +88,7 @@ def census(clock: HandClock, dependencies: Dependencies) -> Census:
         registry=SimpleNamespace(
             stock_of_every_tenant=dependencies.stock,
             session_counts_of_every_tenant=dependencies.session_counts,
+            drained_engines=dependencies.drains,
         ),
         upstreams=list,
         engines=lambda: dependencies.engines,
@@ -183,3 +188,4 @@ async def test_each_of_several_engines_is_told_with_its_sessions(
     standing = census.now()
     assert standing.engines == {"one": True, "two": False}
     assert standing.engine_sessions == {"one": 3, "two": 0}
+    assert standing.engine_drains == {"one": False, "two": True}

@@ -37,6 +37,7 @@ class Responding(FakeEngine):
 class _Response:
     status = 200
     headers = ((b"content-type", b"application/json"),)
+    decision = None
 
     def __init__(self, body: bytes) -> None:
         self._body = body

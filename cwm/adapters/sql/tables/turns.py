@@ -49,8 +49,10 @@ turns = Table(
     Column("compacts", Text),
     Column("compactions", Integer),
     required("messages", JSON),
-    # Last: SQLite reads through everything before a column.
+    # Behind almost all: SQLite reads through everything before a column.
     Column("packed", LargeBinary),
+    # Behind the tokens, because what refers to turns would go with a table that is made anew. Null costs no read.
+    Column("router_decision", Text),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
     Index(None, "tenant", "session_id", "number", unique=True),
 )

@@ -290,6 +290,8 @@ def _turn_item(
         answer["missed"] = Miss(turn.missed).value
     if turn.first_token_ms is not None:
         answer["first_token_ms"] = turn.first_token_ms
+    if turn.router_decision is not None:
+        answer["router_decision"] = turn.router_decision
     return answer
 
 

@@ -363,6 +363,9 @@ class TurnItem(TypedDict):
             ),
         ]
     ]
+    router_decision: NotRequired[
+        Annotated[str, Field(description="What the router in front of the engines says that it chose")]
+    ]
     diverged_at: NotRequired[
         Annotated[int, Field(description="Message at which its request left those of the then current turn")]
     ]
