@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Final
 from uuid import uuid4
 
-from cwm.domain.engine import EngineIdentity, deployment_by_name, derive_cache_salt
+from cwm.domain.engine import EngineIdentity, deployment_by_name, derive_cache_salt, engine_key
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.engine_rules import NO_RULES, EngineRules
 from cwm.domain.errors import (
@@ -112,11 +112,18 @@ class EngineDirectory:
             await self._learn(None, tenant)
         return await self.identity(self.meant(name) if name else None, tenant=tenant)
 
-    async def of(self, session: Session) -> EngineIdentity:
-        """The identity of a session's model on the engine that serves the session; if that is gone or not for its tenant, on another that serves the model."""
+    async def of(self, session: Session, cache_salt: str | None = None) -> EngineIdentity:
+        """The identity of a session's model on the engine that serves the session; if that is gone or not for its tenant, on another that serves the model.
+
+        ``cache_salt``: of the KV that is meant; an engine of its deployment comes first.
+        """
         model, tenant, engine = session.model, session.tenant, session.engine or ""
         if not self.is_one and not await self._is_served(engine, model, tenant):
             engine = next(iter(await self.candidates(model, tenant)), "")
+            others = (await self.deployments(model, tenant)).items() if cache_salt else ()
+            for name, identity in others:
+                if self.salt(tenant, session.salt_scope, identity) == cache_salt:
+                    return await self.identity(model, name, tenant)
         return await self.identity(model, engine, tenant)
 
     def names(self, tenant: str, *, any_state: bool = False) -> tuple[str, ...]:
@@ -145,6 +152,36 @@ class EngineDirectory:
         here = [name for name in self.names(tenant) if name in serving and self._seen(name).is_up]
         here = [name for name in here if self._is_well(name)] or here
         return tuple(sorted(here, key=lambda name: (self._seen(name).load, self._seen(name).last_sent)))
+
+    async def deployments(self, model: str, tenant: str) -> dict[str, EngineIdentity]:
+        """The identity of ``model`` on each engine that serves it to ``tenant`` and is there, as far as they say it."""
+        names = await self.candidates(model, tenant)
+
+        async def said(name: str) -> EngineIdentity | None:
+            with suppress(CwmError, TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    return await self.identity(model, name)
+            return None
+
+        identities = await asyncio.gather(*(said(name) for name in names))
+        return {name: each for name, each in zip(names, identities, strict=True) if each is not None}
+
+    def known_deployments(self, engine: str) -> dict[str, str]:
+        """The deployment of each model of an engine that other engines serve in another one, as far as is known."""
+        mine = {model: known for (name, model), known in self._known.items() if name == engine and model}
+        return {
+            model: known.fingerprint
+            for model, known in mine.items()
+            if any(other.model == model and other != known for other in self._known.values())
+        }
+
+    async def like(self, then: EngineIdentity, tenant: str) -> EngineIdentity:
+        """The identity of a model on an engine of the same deployment if there is one, else on the first that serves it. CWM-1003."""
+        if not self.is_one:
+            for identity in (await self.deployments(then.model, tenant)).values():
+                if engine_key(identity) == engine_key(then):
+                    return identity
+        return await self.identity(then.model, tenant=tenant)
 
     async def held(
         self, model: str, engines: Sequence[str], tenant: str, salt_scope: str, token_ids: TokenIds
