@@ -431,7 +431,8 @@ class EngineDirectory:
         name, served = _choose(by_engine, model, wanted)
         engine, facts = self.engine.on(name), await self._facts_now(name)
         probe = await _probe_ids(engine, served, facts)
-        answer = await engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1, engine=name))
+        salt = f"{_PROBE_SALT}-{_text_digest(served.adapter)}" if served.adapter else _PROBE_SALT
+        answer = await engine.complete(Generation(served.id, probe, salt, max_tokens=1, engine=name))
         attached = _attached(facts, served)
         if facts is not None and attached is None:
             # LMCache lists the model only after the probe has stored something.
@@ -457,6 +458,7 @@ class EngineDirectory:
                 await engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
             )[:_DIGEST_CHARS],
             template_digest=_text_digest(await engine.chat_template(served.id)),
+            adapter=served.adapter,
             engine=name,
         )
 

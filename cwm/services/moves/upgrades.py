@@ -91,8 +91,8 @@ class Upgrades:
         )
 
     async def _deployments(self, model: str, *, any_state: bool = False) -> Mapping[str, EngineIdentity]:
-        """CWM-1003 if nobody serves the model, unless ``any_state``."""
-        deployments = await self.directory.deployments(model, "")
+        """By the names of engines, in their order. CWM-1003 if nobody serves the model, unless ``any_state``."""
+        deployments = dict(sorted((await self.directory.deployments(model, "")).items()))
         if not deployments and not any_state:
             await self.directory.identity(model)
         return deployments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
@@ -128,6 +129,9 @@ def _is_of_another(identity: EngineIdentity) -> ColumnElement[bool]:
     fields = []
     for name in KV_FIELDS:
         value, column = getattr(identity, name), windows.c.identity[name]
-        stored = column.as_integer() if isinstance(value, int) else column.as_string()
+        stored: ColumnElement[Any] = column.as_integer() if isinstance(value, int) else column.as_string()
+        if value == "":
+            # Windows from before there was such a fact do not have it.
+            stored = func.coalesce(stored, "")
         fields.append(stored.is_distinct_from(value))
     return or_(*fields)
