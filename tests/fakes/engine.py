@@ -59,6 +59,8 @@ class FakeEngine:
     kv_tier: FakeKvTier = field(default_factory=FakeKvTier)
     model: str = "tiny"
     root: str = "/models/tiny"
+    adapters: dict[str, str] = field(default_factory=dict)
+    """Names of LoRA adapters, and where they were loaded from."""
     fingerprint: str = "fp-1"
     weights: str | None = "w-1"
     starts: int = 1
@@ -91,7 +93,10 @@ class FakeEngine:
 
     async def models(self) -> list[ServedModel]:
         await self.health()
-        return [ServedModel(self.model, self.root, self.max_model_len)]
+        adapters = [
+            ServedModel(name, self.root, self.max_model_len, path) for name, path in self.adapters.items()
+        ]
+        return [ServedModel(self.model, self.root, self.max_model_len), *adapters]
 
     async def version(self) -> str:
         await self.health()
@@ -204,7 +209,7 @@ class FakeEngine:
 
     async def _serves(self, model: str) -> None:
         await self.health()
-        if model != self.model:
+        if model not in {self.model, *self.adapters}:
             raise InvalidParameterError(f"The model `{model}` does not exist.", field="model", model=model)
 
     async def _run(self, generation: Generation) -> _Run:
