@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final
 
-from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.prefix import TokenIds, pack
 from cwm.ports.engine import (
     Completion,
@@ -63,6 +63,7 @@ class FakeEngine:
     """Names of LoRA adapters, and where they were loaded from."""
     fingerprint: str = "fp-1"
     weights: str | None = "w-1"
+    generates: bool = True
     starts: int = 1
     max_model_len: int = 8192
     template: str = "chatml"
@@ -218,6 +219,8 @@ class FakeEngine:
         if self.gate is not None:
             await self.gate.wait()
         await self._serves(generation.model)
+        if not self.generates:
+            raise EngineResponseError("vLLM answered 404 to /v1/completions.")
         self._refuse(generation)
         ids, chunk = generation.token_ids, self.kv_tier.chunk_size
         names = self._names(ids, generation.cache_salt)

@@ -142,6 +142,18 @@ class EngineDirectory:
         """Whether an engine has answered a look and is not gone since."""
         return self._seen(engine).is_up and self._seen(engine).has_answered
 
+    async def served_name(self, asked: str | None, tenant: str) -> str:
+        """The name of the model that a caller means; the only one if none is named. CWM-1003 if it is not served to the tenant.
+
+        Nothing else is asked of it: it may be one that does not generate.
+        """
+        await self._learn(asked, tenant)
+        served = self.models(tenant)
+        name = self.meant(asked) if asked else served[0] if len(served) == 1 else None
+        if name is None or name not in served:
+            raise _not_served(asked, served)
+        return name
+
     async def candidates(self, model: str, tenant: str) -> tuple[str, ...]:
         """The names of the engines that serve ``model`` to ``tenant`` and are there.
 
@@ -303,6 +315,10 @@ class EngineDirectory:
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
         return derive_cache_salt(self.secret, f"{tenant}\x1f{salt_scope}", identity)
 
+    def plain_salt(self, tenant: str, model: str) -> str:
+        """The salt of a model of which nothing but its name is known: it keeps tenants apart in the engine's own cache."""
+        return self.salt(tenant, "", EngineIdentity(model, model, "", 0, ""))
+
     async def cache_salt(self, tenant: str, salt_scope: str, model: str | None) -> str:
         """The salt of a scope on the engine that serves ``model`` now."""
         return self.salt(tenant, salt_scope, await self.identity(model))
@@ -427,8 +443,19 @@ class EngineDirectory:
             ) from None
 
     async def _ask(self, model: str | None, wanted: str) -> EngineIdentity:
+        """Of the first model that generates if none is named."""
         by_engine = await self._look([wanted] if wanted else self.names(""))
-        name, served = _choose(by_engine, model, wanted)
+        if model is not None:
+            return await self._probe(*_choose(by_engine, model, wanted))
+        refusal: CwmError | None = None
+        for offer in _offers(by_engine, wanted):
+            try:
+                return await self._probe(*offer)
+            except (EngineResponseError, InvalidParameterError) as error:
+                refusal = refusal or error
+        raise refusal or EngineResponseError("The engine serves no model.")
+
+    async def _probe(self, name: str, served: ServedModel) -> EngineIdentity:
         engine, facts = self.engine.on(name), await self._facts_now(name)
         probe = await _probe_ids(engine, served, facts)
         salt = f"{_PROBE_SALT}-{_text_digest(served.adapter)}" if served.adapter else _PROBE_SALT
@@ -487,17 +514,17 @@ def _text_digest(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
 
 
-def _choose(
-    by_engine: Mapping[str, list[ServedModel]], model: str | None, engine: str
-) -> tuple[str, ServedModel]:
+def _offers(by_engine: Mapping[str, list[ServedModel]], engine: str) -> list[tuple[str, ServedModel]]:
+    return [(name, served) for name, models in by_engine.items() for served in models if engine in {"", name}]
+
+
+def _choose(by_engine: Mapping[str, list[ServedModel]], model: str, engine: str) -> tuple[str, ServedModel]:
     """The engine's name, and the model on it: the first that serves it unless one is named."""
-    offers = [
-        (name, served) for name, models in by_engine.items() for served in models if engine in {"", name}
-    ]
+    offers = _offers(by_engine, engine)
     if not offers:
         raise EngineResponseError("The engine serves no model.")
     for name, served in offers:
-        if model in {None, served.id}:
+        if model == served.id:
             return name, served
     raise _not_served(model, [served.id for _, served in offers])
 

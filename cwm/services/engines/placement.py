@@ -174,13 +174,16 @@ class Place:
         candidates = tuple(name for name in candidates if name not in drained) or candidates
         free = tuple(name for name in candidates if not self.directory.is_full(name))
         if not free:
-            raise ConcurrencyLimitError(
-                f"Every engine that serves '{model}' has as many requests as it may.",
-                retry_after=_WHEN_ONE_IS_FREE_SECONDS,
-                model=model,
-                engines=len(candidates),
-            )
+            raise self.full(model, len(candidates))
         return tuple(name for name in free if name in preferred) or free
+
+    def full(self, model: str, engines: int) -> ConcurrencyLimitError:
+        return ConcurrencyLimitError(
+            f"Every engine that serves '{model}' has as many requests as it may.",
+            retry_after=_WHEN_ONE_IS_FREE_SECONDS,
+            model=model,
+            engines=engines,
+        )
 
     async def _unmoved(self, session: Session) -> Session:
         """The session after its move, or after the patience as it is."""
