@@ -84,7 +84,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "NewConversation": object_of({}, {"metadata": _METADATA, "items": _ITEMS}),
     "Described": object_of({"metadata": _METADATA}),
     "NewItems": object_of({"items": _ITEMS}),
-    "Pooled": object_of({"model": TEXT}, {"input": {"anyOf": [TEXT, list_of(ANYTHING)]}}),
+    "Pooled": object_of({"model": TEXT}, {"input": {"anyOf": [TEXT, list_of(TEXT)]}}),
     "Answer": ANYTHING,
     "Count": object_of({"input_tokens": COUNT}),
     "Models": object_of({"data": list_of(object_of({"id": TEXT}))}),
