@@ -159,7 +159,9 @@ def _print_drained(answer: dict[str, Any]) -> None:
     stayed, elsewhere = answer["stayed"], answer["stayed_elsewhere"]
     left = len(stayed) + elsewhere
     end = "none is left" if not left else f"{count(left, 'session')} stayed"
-    print(f"Engine {answer['engine']}: {count(answer['moved'], 'session')} moved, {end}.")
+    computed = answer.get("to_compute", 0)
+    new = f"{computed:,} to be computed by the new deployment, " if computed else ""
+    print(f"Engine {answer['engine']}: {count(answer['moved'], 'session')} moved, {new}{end}.")
     if stayed:
         print_table(
             ("SESSION", "CODE", "WHY"),

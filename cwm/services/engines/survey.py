@@ -78,8 +78,9 @@ class Survey:
                 engine = self.directory.engine.on(name)
                 running = round((await engine.counters()).requests_running)
                 for model in await engine.models():
-                    deployments[model.id] = ""
-                    # One that does not generate has no KV that anybody could reuse.
-                    with suppress(EngineResponseError, InvalidParameterError):
+                    try:
                         deployments[model.id] = (await self.directory.identity(model.id, name)).fingerprint
+                    except (EngineResponseError, InvalidParameterError):
+                        # One that does not generate has no KV that anybody could reuse.
+                        deployments[model.id] = ""
         return deployments, running

@@ -127,6 +127,22 @@ async def test_sessions_on_the_old_deployment_stay_until_it_is_gone_and_then_tha
     assert turn.missed == "another_engine"
 
 
+async def test_a_drain_of_the_old_deployment_leaves_none_behind_and_says_what_is_computed(
+    fleet: Fleet,
+) -> None:
+    await fleet.begins("s1")
+    await fleet.begins("s2", "Another context, of some blocks at least, as they are counted here.")
+    assert {each.error.code for each in (await fleet.cwm.drain(ANN, "one")).stayed} == {"CWM-3011"}
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    drained = await fleet.cwm.drain(ANN, "one")
+    assert (drained.moved, drained.to_compute, drained.stayed) == (0, 2, ())
+    assert {await fleet.engine_of(each) for each in ("s1", "s2")} == {"two"}
+    assert (await fleet.cwm.says("s1", " On.")).cached_tokens == 0
+    turn = await fleet.cwm.registry.current_turn("acme", "s1")
+    assert turn is not None
+    assert turn.missed == "another_engine"
+
+
 async def test_windows_are_frozen_again_and_thaw_on_the_new_deployment_from_their_kv(fleet: Fleet) -> None:
     before = [await frozen(fleet, f"w{number}", f"s{number}") for number in range(5)]
     begun = await fleet.cwm.upgrades.begin(ANN, "tiny", "two")

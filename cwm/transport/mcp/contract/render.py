@@ -636,6 +636,8 @@ def drained(result: Drained, tenant: str) -> schemas.EngineDrained:
     }
     if result.since is not None:
         answer["draining_since"] = moment(result.since)
+    if result.to_compute:
+        answer["to_compute"] = result.to_compute
     return answer
 
 

@@ -687,6 +687,14 @@ class EngineDrained(TypedDict):
     answers: bool
     draining_since: NotRequired[Timestamp]
     moved: Annotated[int, Field(description="Sessions of all tenants")]
+    to_compute: NotRequired[
+        Annotated[
+            int,
+            Field(
+                description="Sessions that go on at the new deployment of their model, which computes them"
+            ),
+        ]
+    ]
     stayed: list[SessionStayed]
     stayed_elsewhere: int
 
