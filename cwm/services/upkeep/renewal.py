@@ -63,7 +63,7 @@ class Renewal:
                 steps += [
                     _step(window, StepOutcome.PLANNED, upgrade.identity.fingerprint) for window in windows
                 ]
-            elif windows:
+            elif windows and await self._target(upgrade, "") is not None:
                 steps += await self._each(upgrade, windows)
         return steps
 
@@ -89,9 +89,9 @@ class Renewal:
 
     async def _look(self, upgrade: Upgrade, window: Window) -> Step | None:
         try:
-            identity = await self._target(upgrade, window)
+            identity = await self._target(upgrade, window.tenant)
             if identity is None or identity.chunk_size is None:
-                # Its engines are away, not for the window's tenant, or without LMCache.
+                # The engines of the new deployment are not for the window's tenant, or without LMCache.
                 self._set_aside(window)
                 return None
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
@@ -106,8 +106,8 @@ class Renewal:
         detail = f"by {identity.fingerprint}" if renewed else "it was changed meanwhile"
         return _step(window, StepOutcome.DONE, detail)
 
-    async def _target(self, upgrade: Upgrade, window: Window) -> EngineIdentity | None:
-        deployments = await self.directory.deployments(upgrade.model, window.tenant)
+    async def _target(self, upgrade: Upgrade, tenant: str) -> EngineIdentity | None:
+        deployments = await self.directory.deployments(upgrade.model, tenant)
         return next((each for each in deployments.values() if upgrade.is_to(each)), None)
 
     def _set_aside(self, window: Window) -> None:

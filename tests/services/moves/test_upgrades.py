@@ -301,6 +301,26 @@ async def test_an_engine_that_goes_meanwhile_leaves_the_window_as_it_was_until_i
     assert await fleet.cwm.at_rest()
 
 
+async def test_while_the_new_deployment_is_away_windows_wait_and_go_on_when_it_is_back(fleet: Fleet) -> None:
+    old = await frozen(fleet, "w1", "s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.lose("two")
+    assert await fleet.cwm.renewal(2, dry_run=False) == []
+    assert await window(fleet, "w1") == old
+    fleet.two.away = False
+    for _ in range(2):
+        await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+    assert await until_done(fleet) == [StepOutcome.DONE]
+
+
+async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_left(fleet: Fleet) -> None:
+    old = await frozen(fleet, "w1", "s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    fleet.cwm.directory.rules = {"two": EngineRules(tenants=frozenset({"beryl"}))}
+    assert await until_done(fleet) == []
+    assert await window(fleet, "w1") == old
+
+
 async def test_a_plan_changes_nothing(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
     await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
