@@ -79,6 +79,7 @@ NAMELESS: Final[Mapping[str, Any]] = {
     "tail": None,
     "temperature": None,
     "text": "hey",
+    "to": None,
     "tools": None,
     "top_p": None,
     "ttl": None,

@@ -14,7 +14,8 @@ from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.wording import comma_list, count, moment
 
 app = typer.Typer(
-    no_args_is_help=True, help="List, show and drain the engines of a running gateway, and move sessions."
+    no_args_is_help=True,
+    help="List, show, drain and upgrade the engines of a running gateway, and move sessions.",
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the engine, from `cwm engines list`.", metavar="ENGINE")]
@@ -110,11 +111,57 @@ def drain(
         raise typer.Exit(FOUND_FAULTS)
 
 
+@app.command()
+def upgrade(
+    model: Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="The new deployment, or an engine of it; without it only show how far it is.", metavar="NEW"
+        ),
+    ] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Prefer no deployment; windows that were frozen again stay so.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Send new sessions of a model to a new deployment, and have its windows frozen there again. Status 1 while windows are left; repeat it to see how far it is."""
+    answer = call(url, "engine_upgrade", {"model": model, "to": to, "undo": undo or None})
+    if as_json:
+        print_json(answer)
+    else:
+        _print_upgraded(answer)
+    if answer["windows_left"]:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def _print_upgraded(answer: dict[str, Any]) -> None:
+    new = answer.get("deployment")
+    if new is None:
+        print(f"Model {answer['model']} is not being upgraded.")
+    else:
+        done, left = answer["windows_done"], answer["windows_left"]
+        print(
+            f"Model {answer['model']} goes to {new} since {moment(answer['since'])}: "
+            f"{count(done, 'window')} frozen there, {left:,} left."
+        )
+    print_table(
+        ("ENGINE", "DEPLOYMENT", ""),
+        [
+            (name, deployment, "" if new is None else "new" if deployment == new else "old")
+            for name, deployment in answer["engines"].items()
+        ],
+    )
+
+
 def _print_drained(answer: dict[str, Any]) -> None:
     stayed, elsewhere = answer["stayed"], answer["stayed_elsewhere"]
     left = len(stayed) + elsewhere
     end = "none is left" if not left else f"{count(left, 'session')} stayed"
-    print(f"Engine {answer['engine']}: {count(answer['moved'], 'session')} moved, {end}.")
+    computed = answer.get("to_compute", 0)
+    new = f"{computed:,} to be computed by the new deployment, " if computed else ""
+    print(f"Engine {answer['engine']}: {count(answer['moved'], 'session')} moved, {new}{end}.")
     if stayed:
         print_table(
             ("SESSION", "CODE", "WHY"),

@@ -35,7 +35,7 @@ class EngineIdentity:
     """One model served by one engine, as far as its KV depends on it.
 
     ``root`` is the model path that vLLM loaded; LMCache calls it model_name. ``chunk_size`` and ``hash_algorithm``
-    are None for an engine without LMCache. Sizes are in tokens. ``fingerprint`` is the digest of its deployment, where it has
+    are None for an engine without LMCache. Of a LoRA adapter ``root`` is that of its base, under which LMCache stores its KV, and ``adapter`` what vLLM loaded it from. Sizes are in tokens. ``fingerprint`` is the digest of its deployment, where it has
     CWM's connector, else vLLM's own, which covers more options than KV depends on. Facts that the engine does not report are None
     or empty. ``engine`` is its name in the directory, which equal engines do not share.
     """
@@ -54,6 +54,7 @@ class EngineIdentity:
     kv_dtype: str | None = None
     tokenizer_digest: str = ""
     template_digest: str = ""
+    adapter: str = ""
     engine: str = field(default="", compare=False)
 
     @property
@@ -92,6 +93,7 @@ KV_FIELDS: Final = (
     "chunk_size",
     "hash_algorithm",
     "world_size",
+    "adapter",
 )
 """What stored KV depends on: engines that differ in any of these never share KV."""
 
@@ -140,8 +142,14 @@ def _text(value: object) -> str:
 
 def engine_key(identity: EngineIdentity) -> str:
     """A key for everything that an engine's KV depends on: 64 characters, the same for equal engines."""
-    facts = "\x1f".join(str(getattr(identity, field)) for field in KV_FIELDS)
+    facts = "\x1f".join(_kv_facts(identity))
     return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def _kv_facts(identity: EngineIdentity) -> list[str]:
+    """A model without an adapter has the facts that it had before there were adapters: its salts stay."""
+    fields = KV_FIELDS if identity.adapter else [name for name in KV_FIELDS if name != "adapter"]
+    return [str(getattr(identity, name)) for name in fields]
 
 
 def derive_cache_salt(secret: bytes, scope: str, identity: EngineIdentity) -> str:
@@ -150,6 +158,6 @@ def derive_cache_salt(secret: bytes, scope: str, identity: EngineIdentity) -> st
     LMCache's keys do not include weights, dtype or block size. A salt derived from these facts makes KV of a
     changed engine a miss instead of garbage.
     """
-    facts = "\x1f".join((scope, *(str(getattr(identity, field)) for field in KV_FIELDS)))
+    facts = "\x1f".join((scope, *_kv_facts(identity)))
     mac = hmac.new(secret, facts.encode(), hashlib.sha256).hexdigest()
     return f"cwm1-{mac[:40]}"

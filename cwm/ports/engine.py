@@ -19,11 +19,15 @@ SessionName: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """``id`` is the name that requests use, ``root`` the path that it was loaded from; ``max_model_len`` in tokens."""
+    """``id`` is the name that requests use, ``root`` the path that it was loaded from; ``max_model_len`` in tokens.
+
+    Of a LoRA adapter ``root`` is that of the model that it changes, and ``adapter`` the path that it was loaded from itself.
+    """
 
     id: str
     root: str
     max_model_len: int
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

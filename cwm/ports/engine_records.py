@@ -1,4 +1,7 @@
-"""The registry's record of engines: which sessions each serves, which moves hold a session, which engines are drained."""
+"""The registry's record of engines: which sessions each serves, which moves hold a session, which engines are drained.
+
+And which deployment of a model is the new one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from cwm.domain.session import Session
+from cwm.domain.upgrade import Upgrade
 
 
 class EngineRecords(Protocol):
@@ -41,3 +45,12 @@ class EngineRecords(Protocol):
 
     async def drained_engines(self) -> Mapping[str, datetime]:
         """The engines that are being drained or have been, and since when."""
+
+    async def begin_upgrade(self, upgrade: Upgrade) -> None:
+        """Record to which deployment a model goes, in place of another one; for the same one the earlier time stays."""
+
+    async def end_upgrade(self, model: str) -> None:
+        """Record that no deployment of the model is the new one."""
+
+    async def upgrades(self) -> Mapping[str, Upgrade]:
+        """The upgrades of models, by model."""

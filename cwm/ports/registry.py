@@ -19,6 +19,7 @@ from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionQuery, SessionsSince, SessionState
 from cwm.domain.turn import Turn
+from cwm.domain.upgrade import Upgrade, WindowCounts
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.engine_records import EngineRecords
 from cwm.ports.turns import TurnRecords
@@ -240,6 +241,28 @@ class Registry(TurnRecords, EngineRecords, Protocol):
         Also ends its quarantine. None when the window is gone, has been replaced, or is under another salt.
         """
 
+    async def begin_renewal(self, window: Window, cache_salt: str, debt: Debt, at: datetime) -> Intent | None:
+        """Record what a window will have under another salt as a debt, before it has anything there.
+
+        None when the window is gone, has been replaced, is under another salt, or is being stored.
+        """
+
+    async def finish_renewal(
+        self,
+        window: Window,
+        renewed: Window,
+        stored: StoredChunks,
+        intent: Intent,
+        at: datetime,
+        canary: Canary | None = None,
+        debt: Debt | None = None,
+    ) -> tuple[Window, Intent | None] | None:
+        """Let a window have what was stored under the salt, the engine and the pin of ``renewed``, in place of what it had.
+
+        Ends the ``intent``, and records ``debt``, what the window had before, in the same transaction. None, and nothing
+        changes, when :meth:`begin_renewal` would be None.
+        """
+
     async def snapshot(self, tenant: str, snapshot_id: str) -> Snapshot:
         """The snapshot. CWM-4004 when the stored ids are missing or do not match their digest."""
 
@@ -313,6 +336,12 @@ class Registry(TurnRecords, EngineRecords, Protocol):
 
     async def windows_to_prove_of_every_tenant(self, limit: int, before: datetime) -> list[Window]:
         """Guaranteed windows that were not proven, or whose freeze failed, since ``before``; the longest ago first."""
+
+    async def windows_to_renew_of_every_tenant(self, upgrade: Upgrade, limit: int) -> list[Window]:
+        """Guaranteed windows of a model that is upgraded, stored by another deployment or by none; the longest ago first."""
+
+    async def upgraded_windows_of_every_tenant(self, upgrade: Upgrade) -> WindowCounts:
+        """How many guaranteed windows of the model the new deployment has stored, and how many are left."""
 
     async def expired_windows_of_every_tenant(self, at: datetime, limit: int) -> list[Window]:
         """Windows that expired by ``at``, except those still being stored."""

@@ -10,6 +10,7 @@ from cwm.services.engines.survey import Survey
 from cwm.services.health.inspect import Inspect
 from cwm.services.moves.drain import Drain
 from cwm.services.moves.move import Move
+from cwm.services.moves.upgrades import Upgrades
 from cwm.services.results.delivery import Delivery
 from cwm.services.results.query import QueryResult
 from cwm.services.results.references import ByReference
@@ -52,6 +53,7 @@ class Services:
     move: Move
     survey: Survey
     drain: Drain
+    upgrades: Upgrades
     delete: Delete
     end_session: EndSession
     browse: Browse

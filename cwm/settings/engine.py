@@ -51,7 +51,9 @@ class Engine(Group):
     )
 
     moves_at_once: Count = Field(
-        2, ge=1, description="Most sessions that a gateway moves from one engine to another at once."
+        2,
+        ge=1,
+        description="Most sessions that a gateway moves from one engine to another at once, and most windows of an upgraded model that it freezes again at once.",
     )
 
     @field_validator("vllm_url", "lmcache_url", "coordinator_url")

@@ -27,6 +27,7 @@ from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
 from cwm.services.moves.drain import Drain
 from cwm.services.moves.move import Move
+from cwm.services.moves.upgrades import Upgrades
 from cwm.services.responses.conversations import StoredConversations
 from cwm.services.responses.responses import Responses
 from cwm.services.sessions.end_session import EndSession
@@ -74,6 +75,7 @@ class EngineSide:
     move: Move
     survey: Survey
     drain: Drain
+    upgrades: Upgrades
     clone: Clone
     delete: Delete
     browse: Browse
@@ -288,6 +290,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         move=move,
         survey=survey,
         drain=Drain(registry, directory, survey, move, journal, clock),
+        upgrades=Upgrades(registry, directory, journal, clock),
         clone=Clone(
             registry=registry,
             kv_tier=kv_tier,

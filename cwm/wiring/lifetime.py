@@ -147,6 +147,7 @@ async def _finish(parts: Parts, drain: Drain) -> None:
             await parts.services.thaw.settle()
             await parts.services.freeze.settle()
             await parts.services.move.settle()
+            await parts.upkeep.reconcile.renewal.settle()
             await parts.upkeep.watchdog.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=drain.seconds)

@@ -121,6 +121,7 @@ def build_parts(settings: Settings) -> Parts:
         move=engine_side.move,
         survey=engine_side.survey,
         drain=engine_side.drain,
+        upgrades=engine_side.upgrades,
         delete=engine_side.delete,
         end_session=engine_side.end_session,
         browse=engine_side.browse,

@@ -8,6 +8,7 @@ from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
 from cwm.services.upkeep.reconcile import Reconcile
+from cwm.services.upkeep.renewal import Renewal
 from cwm.services.upkeep.retention import Retain
 from cwm.services.upkeep.watchdog import Watchdog
 from cwm.settings import Settings
@@ -31,6 +32,17 @@ def build_upkeep(settings: Settings, base: Foundation, side: EngineSide) -> Upke
         quarantine=side.quarantine,
         release=side.release,
         pin_audit=PinAudit(registry=registry, kv_tier=kv_tier, release=side.release, replicas=base.replicas),
+        renewal=Renewal(
+            registry=registry,
+            kv_tier=kv_tier,
+            directory=side.directory,
+            store=side.freeze.store,
+            verify=side.freeze.verify,
+            release=side.release,
+            delete=side.delete,
+            clock=clock,
+            at_once=settings.engine.moves_at_once,
+        ),
         patrol=Patrol(
             registry=registry, kv_tier=kv_tier, directory=side.directory, freeze=side.freeze, clock=clock
         ),

@@ -69,6 +69,20 @@ async def test_what_cannot_move_is_named_with_a_status_of_its_own(run: Run) -> N
     assert (as_json.returncode, json.loads(as_json.stdout)["success"]) == (1, False)
 
 
+async def test_a_model_is_upgraded_and_both_deployments_are_shown(run: Run) -> None:
+    before = await run("upgrade", "fake")
+    assert before.stdout.startswith("Model fake is not being upgraded.\n"), before
+    begun = await run("upgrade", "fake", "--to", "b")
+    assert (begun.returncode, ": 0 windows frozen there, 0 left.\n" in begun.stdout) == (0, True), begun
+    assert [line.split()[0] for line in begun.stdout.splitlines()[1:]] == ["ENGINE", "a", "b"]
+    shown = json.loads((await run("upgrade", "fake", "--json")).stdout)
+    assert shown["deployment"] == shown["engines"]["b"]
+    assert "'c' is no engine" in refused(await run("upgrade", "fake", "--to", "c"), "CWM-1003")
+    refused(await run("upgrade", "unheard-of"), "CWM-1003")
+    refused(await run("upgrade", "fake", "--to", "b", "--undo"), "CWM-1003")
+    assert "not being upgraded" in (await run("upgrade", "fake", "--undo")).stdout
+
+
 async def test_unknown_engines_and_sessions_are_refused(run: Run) -> None:
     for arguments in (("show", "c"), ("move", "s", "c"), ("drain", "c"), ("drain", "c", "--undo")):
         assert "no engine 'c'" in refused(await run(*arguments), "CWM-1003")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final
 
-from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.prefix import TokenIds, pack
 from cwm.ports.engine import (
     Completion,
@@ -59,8 +59,11 @@ class FakeEngine:
     kv_tier: FakeKvTier = field(default_factory=FakeKvTier)
     model: str = "tiny"
     root: str = "/models/tiny"
+    adapters: dict[str, str] = field(default_factory=dict)
+    """Names of LoRA adapters, and where they were loaded from."""
     fingerprint: str = "fp-1"
     weights: str | None = "w-1"
+    generates: bool = True
     starts: int = 1
     max_model_len: int = 8192
     template: str = "chatml"
@@ -91,7 +94,10 @@ class FakeEngine:
 
     async def models(self) -> list[ServedModel]:
         await self.health()
-        return [ServedModel(self.model, self.root, self.max_model_len)]
+        adapters = [
+            ServedModel(name, self.root, self.max_model_len, path) for name, path in self.adapters.items()
+        ]
+        return [ServedModel(self.model, self.root, self.max_model_len), *adapters]
 
     async def version(self) -> str:
         await self.health()
@@ -204,7 +210,7 @@ class FakeEngine:
 
     async def _serves(self, model: str) -> None:
         await self.health()
-        if model != self.model:
+        if model not in {self.model, *self.adapters}:
             raise InvalidParameterError(f"The model `{model}` does not exist.", field="model", model=model)
 
     async def _run(self, generation: Generation) -> _Run:
@@ -213,6 +219,8 @@ class FakeEngine:
         if self.gate is not None:
             await self.gate.wait()
         await self._serves(generation.model)
+        if not self.generates:
+            raise EngineResponseError("vLLM answered 404 to /v1/completions.")
         self._refuse(generation)
         ids, chunk = generation.token_ids, self.kv_tier.chunk_size
         names = self._names(ids, generation.cache_salt)

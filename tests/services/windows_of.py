@@ -46,6 +46,7 @@ from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
 from cwm.services.moves.drain import Drain
 from cwm.services.moves.move import Move
+from cwm.services.moves.upgrades import Upgrades
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
@@ -60,6 +61,7 @@ from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
 from cwm.services.upkeep.reconcile import Reconcile
+from cwm.services.upkeep.renewal import Renewal
 from cwm.services.upkeep.retention import Retain, RetentionPolicy
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
@@ -125,6 +127,8 @@ class Gateway:
     browse: Browse
     history: History
     branches: Branches
+    upgrades: Upgrades
+    renewal: Renewal
     patrol: Patrol
     retain: Retain
     reconcile: Reconcile
@@ -361,6 +365,16 @@ def gateway(
         release=release,
         replicas=replicas,
     )
+    renewal = Renewal(
+        registry=registry,
+        kv_tier=kv_tier,
+        directory=directory,
+        store=store,
+        verify=verify,
+        release=release,
+        delete=delete,
+        clock=clock,
+    )
     patrol = Patrol(registry=registry, kv_tier=kv_tier, directory=directory, freeze=freeze, clock=clock)
     retain = Retain(
         registry=registry,
@@ -380,6 +394,7 @@ def gateway(
         quarantine=quarantine,
         release=release,
         pin_audit=PinAudit(registry=registry, kv_tier=kv_tier, release=release, replicas=replicas),
+        renewal=renewal,
         patrol=patrol,
         autosave=Autosave(
             registry=registry,
@@ -428,6 +443,8 @@ def gateway(
         ),
         history=History(registry, journal),
         branches=Branches(registry, journal, clock, visibility),
+        upgrades=Upgrades(registry, directory, journal, clock),
+        renewal=renewal,
         patrol=patrol,
         retain=retain,
         reconcile=reconcile,

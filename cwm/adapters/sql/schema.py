@@ -31,6 +31,7 @@ REVISIONS: Final = (
     "0014",
     "0015",
     "0016",
+    "0017",
     "0018",
 )
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""

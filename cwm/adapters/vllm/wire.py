@@ -108,7 +108,23 @@ def delta(event: Mapping[str, Any]) -> Delta:
 
 
 def models(answer: Mapping[str, Any]) -> list[ServedModel]:
-    return [ServedModel(m["id"], m.get("root") or m["id"], m["max_model_len"]) for m in answer["data"]]
+    """VLLM lists an adapter without a length, and names the model that it changes, by default the first."""
+    listed = {m["id"]: m for m in answer["data"]}
+    bases = [m for m in answer["data"] if not m.get("parent")]
+    return [
+        _adapter(m, listed.get(m["parent"]) or bases[0]) if m.get("parent") and bases else _model(m)
+        for m in answer["data"]
+    ]
+
+
+def _model(listed: Mapping[str, Any]) -> ServedModel:
+    return ServedModel(listed["id"], listed.get("root") or listed["id"], listed["max_model_len"])
+
+
+def _adapter(listed: Mapping[str, Any], base: Mapping[str, Any]) -> ServedModel:
+    length = listed.get("max_model_len") or base["max_model_len"]
+    root = base.get("root") or base["id"]
+    return ServedModel(listed["id"], root, length, listed.get("root") or listed["id"])
 
 
 def token_ids(answer: Mapping[str, Any]) -> TokenIds:

@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Final
 from uuid import uuid4
 
-from cwm.domain.engine import EngineIdentity, deployment_by_name, derive_cache_salt
+from cwm.domain.engine import EngineIdentity, deployment_by_name, derive_cache_salt, engine_key
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.engine_rules import NO_RULES, EngineRules
 from cwm.domain.errors import (
@@ -112,11 +112,18 @@ class EngineDirectory:
             await self._learn(None, tenant)
         return await self.identity(self.meant(name) if name else None, tenant=tenant)
 
-    async def of(self, session: Session) -> EngineIdentity:
-        """The identity of a session's model on the engine that serves the session; if that is gone or not for its tenant, on another that serves the model."""
+    async def of(self, session: Session, cache_salt: str | None = None) -> EngineIdentity:
+        """The identity of a session's model on the engine that serves the session; if that is gone or not for its tenant, on another that serves the model.
+
+        ``cache_salt``: of the KV that is meant; an engine of its deployment comes first.
+        """
         model, tenant, engine = session.model, session.tenant, session.engine or ""
         if not self.is_one and not await self._is_served(engine, model, tenant):
             engine = next(iter(await self.candidates(model, tenant)), "")
+            others = (await self.deployments(model, tenant)).items() if cache_salt else ()
+            for name, identity in others:
+                if self.salt(tenant, session.salt_scope, identity) == cache_salt:
+                    return await self.identity(model, name, tenant)
         return await self.identity(model, engine, tenant)
 
     def names(self, tenant: str, *, any_state: bool = False) -> tuple[str, ...]:
@@ -135,6 +142,18 @@ class EngineDirectory:
         """Whether an engine has answered a look and is not gone since."""
         return self._seen(engine).is_up and self._seen(engine).has_answered
 
+    async def served_name(self, asked: str | None, tenant: str) -> str:
+        """The name of the model that a caller means; the only one if none is named. CWM-1003 if it is not served to the tenant.
+
+        Nothing else is asked of it: it may be one that does not generate.
+        """
+        await self._learn(asked, tenant)
+        served = self.models(tenant)
+        name = self.meant(asked) if asked else served[0] if len(served) == 1 else None
+        if name is None or name not in served:
+            raise _not_served(asked, served)
+        return name
+
     async def candidates(self, model: str, tenant: str) -> tuple[str, ...]:
         """The names of the engines that serve ``model`` to ``tenant`` and are there.
 
@@ -145,6 +164,36 @@ class EngineDirectory:
         here = [name for name in self.names(tenant) if name in serving and self._seen(name).is_up]
         here = [name for name in here if self._is_well(name)] or here
         return tuple(sorted(here, key=lambda name: (self._seen(name).load, self._seen(name).last_sent)))
+
+    async def deployments(self, model: str, tenant: str) -> dict[str, EngineIdentity]:
+        """The identity of ``model`` on each engine that serves it to ``tenant`` and is there, as far as they say it."""
+        names = await self.candidates(model, tenant)
+
+        async def said(name: str) -> EngineIdentity | None:
+            with suppress(CwmError, TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    return await self.identity(model, name)
+            return None
+
+        identities = await asyncio.gather(*(said(name) for name in names))
+        return {name: each for name, each in zip(names, identities, strict=True) if each is not None}
+
+    def known_deployments(self, engine: str) -> dict[str, str]:
+        """The deployment of each model of an engine that other engines serve in another one, as far as is known."""
+        mine = {model: known for (name, model), known in self._known.items() if name == engine and model}
+        return {
+            model: known.fingerprint
+            for model, known in mine.items()
+            if any(other.model == model and other != known for other in self._known.values())
+        }
+
+    async def like(self, then: EngineIdentity, tenant: str) -> EngineIdentity:
+        """The identity of a model on an engine of the same deployment if there is one, else on the first that serves it. CWM-1003."""
+        if not self.is_one:
+            for identity in (await self.deployments(then.model, tenant)).values():
+                if engine_key(identity) == engine_key(then):
+                    return identity
+        return await self.identity(then.model, tenant=tenant)
 
     async def held(
         self, model: str, engines: Sequence[str], tenant: str, salt_scope: str, token_ids: TokenIds
@@ -265,6 +314,10 @@ class EngineDirectory:
 
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
         return derive_cache_salt(self.secret, f"{tenant}\x1f{salt_scope}", identity)
+
+    def plain_salt(self, tenant: str, model: str) -> str:
+        """The salt of a model of which nothing but its name is known: it keeps tenants apart in the engine's own cache."""
+        return self.salt(tenant, "", EngineIdentity(model, model, "", 0, ""))
 
     async def cache_salt(self, tenant: str, salt_scope: str, model: str | None) -> str:
         """The salt of a scope on the engine that serves ``model`` now."""
@@ -390,11 +443,23 @@ class EngineDirectory:
             ) from None
 
     async def _ask(self, model: str | None, wanted: str) -> EngineIdentity:
+        """Of the first model that generates if none is named."""
         by_engine = await self._look([wanted] if wanted else self.names(""))
-        name, served = _choose(by_engine, model, wanted)
+        if model is not None:
+            return await self._probe(*_choose(by_engine, model, wanted))
+        refusal: CwmError | None = None
+        for offer in _offers(by_engine, wanted):
+            try:
+                return await self._probe(*offer)
+            except (EngineResponseError, InvalidParameterError) as error:
+                refusal = refusal or error
+        raise refusal or EngineResponseError("The engine serves no model.")
+
+    async def _probe(self, name: str, served: ServedModel) -> EngineIdentity:
         engine, facts = self.engine.on(name), await self._facts_now(name)
         probe = await _probe_ids(engine, served, facts)
-        answer = await engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1, engine=name))
+        salt = f"{_PROBE_SALT}-{_text_digest(served.adapter)}" if served.adapter else _PROBE_SALT
+        answer = await engine.complete(Generation(served.id, probe, salt, max_tokens=1, engine=name))
         attached = _attached(facts, served)
         if facts is not None and attached is None:
             # LMCache lists the model only after the probe has stored something.
@@ -420,6 +485,7 @@ class EngineDirectory:
                 await engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
             )[:_DIGEST_CHARS],
             template_digest=_text_digest(await engine.chat_template(served.id)),
+            adapter=served.adapter,
             engine=name,
         )
 
@@ -448,17 +514,17 @@ def _text_digest(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
 
 
-def _choose(
-    by_engine: Mapping[str, list[ServedModel]], model: str | None, engine: str
-) -> tuple[str, ServedModel]:
+def _offers(by_engine: Mapping[str, list[ServedModel]], engine: str) -> list[tuple[str, ServedModel]]:
+    return [(name, served) for name, models in by_engine.items() for served in models if engine in {"", name}]
+
+
+def _choose(by_engine: Mapping[str, list[ServedModel]], model: str, engine: str) -> tuple[str, ServedModel]:
     """The engine's name, and the model on it: the first that serves it unless one is named."""
-    offers = [
-        (name, served) for name, models in by_engine.items() for served in models if engine in {"", name}
-    ]
+    offers = _offers(by_engine, engine)
     if not offers:
         raise EngineResponseError("The engine serves no model.")
     for name, served in offers:
-        if model in {None, served.id}:
+        if model == served.id:
             return name, served
     raise _not_served(model, [served.id for _, served in offers])
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from cwm.domain.engine import EngineIdentity
+from cwm.domain.engine import EngineIdentity, engine_key
 from cwm.domain.errors import ConcurrencyLimitError, EngineConnectionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
@@ -32,8 +33,9 @@ class Place:
     async def __call__(self, session: Session, turn: ExitStack) -> EngineIdentity:
         """The identity of the session's model on the engine that takes its next turn, and counts as that engine's work until ``turn`` is closed.
 
-        A session stays where it is while that engine is there and not full; another one goes to the engine that has most of its prefix, of
-        equals to the one with the least work, and to none that is drained while another one is there. An engine that went since it was seen
+        A session stays where it is while that engine is there and not full; another one goes to an engine of its deployment, of these to the one that
+        has most of its prefix, of equals to the one with the least work, and to none that is drained while another one is there. One that has no
+        deployment yet goes to the new one, where an operator named one. An engine that went since it was seen
         last takes nothing. CWM-1003 if no engine serves the model, CWM-5001 if those that do are gone, CWM-7002 if they are full.
         """
         if self.directory.is_one:
@@ -42,9 +44,18 @@ class Place:
         return await self._where_one_answers(lambda work: self._placed(session, work), turn)
 
     async def anywhere(
-        self, model: str, tenant: str, turn: ExitStack, salt_scope: str = "", token_ids: TokenIds = ()
+        self,
+        model: str,
+        tenant: str,
+        turn: ExitStack,
+        salt_scope: str = "",
+        token_ids: TokenIds = (),
+        like: EngineIdentity | None = None,
     ) -> EngineIdentity:
-        """As for a session that has no engine: for a request without a session, or a session to come with this prefix."""
+        """As for a session that has no engine: for a request without a session, or a session to come with this prefix.
+
+        ``like``: the deployment that has its KV.
+        """
         if self.directory.is_one:
             return await self.directory.identity(model)
 
@@ -52,7 +63,11 @@ class Place:
             return token_ids
 
         async def placed(work: ExitStack) -> EngineIdentity:
-            chosen = await self._nearest(model, tenant, salt_scope, tokens, count=len(token_ids))
+            has_kv = None if like is None else partial(_is_like, like)
+            preferred = await self._preferred(model, tenant, has_kv)
+            chosen = await self._nearest(
+                model, tenant, salt_scope, tokens, count=len(token_ids), preferred=preferred
+            )
             return await self._at(chosen, model, work)
 
         return await self._where_one_answers(placed, turn)
@@ -80,6 +95,7 @@ class Place:
             session.salt_scope,
             lambda: self.registry.session_tokens(session.tenant, session.id),
             count=session.token_count,
+            preferred=await self._preferred_of(session),
         )
         with ExitStack() as choice:
             # Counted from now on: others are placed while this choice is written down.
@@ -105,15 +121,50 @@ class Place:
         token_ids: Callable[[], Awaitable[TokenIds]],
         *,
         count: int,
+        preferred: Collection[str],
     ) -> str:
-        candidates = await self._candidates(model, tenant)
+        candidates = await self._candidates(model, tenant, preferred)
         if len(candidates) == 1 or not count:
             return candidates[0]
         held = await self.directory.held(model, candidates, tenant, salt_scope, await token_ids())
         # Others may have been placed meanwhile.
-        return max(await self._candidates(model, tenant), key=lambda name: held.get(name, 0))
+        return max(await self._candidates(model, tenant, preferred), key=lambda name: held.get(name, 0))
 
-    async def _candidates(self, model: str, tenant: str) -> tuple[str, ...]:
+    async def _preferred_of(self, session: Session) -> Collection[str]:
+        """The engines that have the KV of a session, by the salt of its context."""
+        if len(await self.directory.candidates(session.model, session.tenant)) < 2:
+            return ()
+        salt = await self._salt_of(session) if session.token_count else None
+        if salt is None:
+            return await self._preferred(session.model, session.tenant, None)
+        return await self._preferred(
+            session.model,
+            session.tenant,
+            lambda identity: self.directory.salt(session.tenant, session.salt_scope, identity) == salt,
+        )
+
+    async def _salt_of(self, session: Session) -> str | None:
+        turn = await self.registry.current_turn(session.tenant, session.id)
+        if turn is not None and turn.cache_salt is not None:
+            return turn.cache_salt
+        if session.thawed_from is None:
+            return None
+        window = await self.registry.window(session.tenant, session.thawed_from)
+        return None if window is None else window.cache_salt
+
+    async def _preferred(
+        self, model: str, tenant: str, has_kv: Callable[[EngineIdentity], bool] | None
+    ) -> Collection[str]:
+        """The engines that have the KV; without such those of the new deployment of an upgrade. Empty if none is better than others."""
+        upgrade = (await self.registry.upgrades()).get(model)
+        tests = [test for test in (has_kv, None if upgrade is None else upgrade.is_to) if test is not None]
+        if not tests or len(await self.directory.candidates(model, tenant)) < 2:
+            return ()
+        deployments = await self.directory.deployments(model, tenant)
+        found = ([name for name, identity in deployments.items() if test(identity)] for test in tests)
+        return next(filter(None, found), ())
+
+    async def _candidates(self, model: str, tenant: str, preferred: Collection[str]) -> tuple[str, ...]:
         drained = await self.registry.drained_engines()
         # Nothing is waited for from here on until the choice counts as work: others are placed meanwhile.
         candidates = await self.directory.candidates(model, tenant)
@@ -123,13 +174,16 @@ class Place:
         candidates = tuple(name for name in candidates if name not in drained) or candidates
         free = tuple(name for name in candidates if not self.directory.is_full(name))
         if not free:
-            raise ConcurrencyLimitError(
-                f"Every engine that serves '{model}' has as many requests as it may.",
-                retry_after=_WHEN_ONE_IS_FREE_SECONDS,
-                model=model,
-                engines=len(candidates),
-            )
-        return free
+            raise self.full(model, len(candidates))
+        return tuple(name for name in free if name in preferred) or free
+
+    def full(self, model: str, engines: int) -> ConcurrencyLimitError:
+        return ConcurrencyLimitError(
+            f"Every engine that serves '{model}' has as many requests as it may.",
+            retry_after=_WHEN_ONE_IS_FREE_SECONDS,
+            model=model,
+            engines=engines,
+        )
 
     async def _unmoved(self, session: Session) -> Session:
         """The session after its move, or after the patience as it is."""
@@ -143,3 +197,7 @@ class Place:
                 break
             session = found
         return session
+
+
+def _is_like(one: EngineIdentity, other: EngineIdentity) -> bool:
+    return engine_key(one) == engine_key(other)

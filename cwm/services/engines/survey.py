@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cwm.domain.engine_health import EngineHealth
-from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
 from cwm.ports.registry import Registry
 from cwm.services.engines.directory import EngineDirectory
 
@@ -18,7 +18,7 @@ from cwm.services.engines.directory import EngineDirectory
 class EngineState:
     """One engine. ``since``: when it went or came back, None if it never went; ``reason``: why it is away.
 
-    ``deployments`` by model: what its KV depends on, as a digest. ``running`` requests of anybody; ``sessions`` of all tenants that it serves.
+    ``deployments`` by model: what its KV depends on, as a digest; empty for a model that does not generate. ``running`` requests of anybody; ``sessions`` of all tenants that it serves.
     """
 
     name: str
@@ -78,5 +78,9 @@ class Survey:
                 engine = self.directory.engine.on(name)
                 running = round((await engine.counters()).requests_running)
                 for model in await engine.models():
-                    deployments[model.id] = (await self.directory.identity(model.id, name)).fingerprint
+                    try:
+                        deployments[model.id] = (await self.directory.identity(model.id, name)).fingerprint
+                    except (EngineResponseError, InvalidParameterError):
+                        # One that does not generate has no KV that anybody could reuse.
+                        deployments[model.id] = ""
         return deployments, running

@@ -170,7 +170,13 @@ class Inspect:
         if not seen.is_up:
             return Status.DEGRADED, seen.reason
         since = drained.get(name)
-        return Status.HEALTHY, "OK" if since is None else f"being drained since {since:%Y-%m-%d %H:%M} UTC"
+        message = "OK" if since is None else f"being drained since {since:%Y-%m-%d %H:%M} UTC"
+        differing = self.directory.known_deployments(name)
+        told = (
+            f"; {model} in deployment {deployment}, not the only one"
+            for model, deployment in differing.items()
+        )
+        return Status.HEALTHY, message + "".join(told)
 
     def _dated(self, component: Component, upstream: UpstreamHealth | None) -> Component:
         if component.status is Status.HEALTHY:

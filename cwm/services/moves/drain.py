@@ -56,7 +56,8 @@ class Stayed:
 class Drained:
     """How far a drain came. ``moved`` counts sessions of all tenants, ``stayed`` are those that it leaves behind.
 
-    ``is_up``: whether the engine answered to its end. ``since`` is None if the drain was undone.
+    ``is_up``: whether the engine answered to its end. ``since`` is None if the drain was undone. ``to_compute`` counts sessions of an old
+    deployment: they go on at the new one, which computes their context.
     """
 
     engine: str
@@ -64,6 +65,7 @@ class Drained:
     moved: int
     stayed: tuple[Stayed, ...]
     is_up: bool
+    to_compute: int = 0
 
 
 async def uncounted(_moved: int, _of: int) -> None:
@@ -75,6 +77,7 @@ class _Progress:
     """The sessions that moved, and what keeps the others: by tenant and id."""
 
     moved: int = 0
+    to_compute: int = 0
     stayed: dict[tuple[str, str], Stayed] = field(default_factory=dict)
     targets: Counter[str] = field(default_factory=Counter)
 
@@ -119,8 +122,10 @@ class Drain:
                 left = await self.registry.served_sessions_of_every_tenant(engine, count)
                 progress.keep(left, _NOT_IN_TIME)
             details.update(engine=engine, moved=progress.moved, stayed=len(progress.stayed))
+            details.update(to_compute=progress.to_compute)
         is_up = self.directory.health.get(engine, EngineHealth()).is_up
-        return Drained(engine, since, progress.moved, tuple(progress.stayed.values()), is_up)
+        stayed = tuple(progress.stayed.values())
+        return Drained(engine, since, progress.moved, stayed, is_up, progress.to_compute)
 
     async def undo(self, principal: Principal, engine: str) -> Drained:
         """Let the engine take new sessions again; those that moved stay where they are.
@@ -145,7 +150,7 @@ class Drain:
             if not waiting:
                 progress.keep(sessions, _NOT_IN_TIME)
                 return
-            before = progress.moved
+            before, gone_before = progress.moved, progress.moved + progress.to_compute
             in_hand = iter(waiting)
 
             async def some() -> None:
@@ -158,7 +163,7 @@ class Drain:
                 await asyncio.gather(*workers)
             finally:
                 await cancel_and_wait(*workers)
-            if progress.moved == before:
+            if progress.moved + progress.to_compute == gone_before:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _one(self, session: Session, engine: str, progress: _Progress) -> None:
@@ -187,7 +192,31 @@ class Drain:
                 progress.targets[target] += 1
                 progress.stayed.pop(key, None)
                 return
+        if isinstance(error, EngineIncompatibleError) and (
+            successor := await self._let_go(session, engine, targets, progress)
+        ):
+            progress.to_compute += 1
+            progress.targets[successor] += 1
+            progress.stayed.pop(key, None)
+            return
         now = await self.registry.session(*key)
         if now is not None and now.engine == engine:
             attempts = progress.stayed[key].attempts + 1 if key in progress.stayed else 1
             progress.stayed[key] = Stayed(*key, error, attempts)
+
+    async def _let_go(
+        self, session: Session, engine: str, targets: Sequence[str], progress: _Progress
+    ) -> str | None:
+        """The engine of the new deployment of an upgraded model that serves the session from now on, without its KV; None if there is none."""
+        upgrade = (await self.registry.upgrades()).get(session.model)
+        if upgrade is None:
+            return None
+        deployments = await self.directory.deployments(session.model, session.tenant)
+        if engine in deployments and upgrade.is_to(deployments[engine]):
+            return None
+        new = [name for name in targets if name in deployments and upgrade.is_to(deployments[name])]
+        if not new:
+            return None
+        target = min(new, key=lambda name: progress.targets[name])
+        settled = await self.registry.settle_session(session, target, engine)
+        return target if settled == target else None

@@ -74,7 +74,7 @@ class Patrol:
 
     async def _served(self, window: Window) -> EngineIdentity | None:
         try:
-            return await self.directory.identity(window.model, tenant=window.tenant)
+            return await self.directory.like(window.identity, window.tenant)
         except InvalidParameterError:
             return None
 

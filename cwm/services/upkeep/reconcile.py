@@ -23,6 +23,8 @@ from cwm.services.replicas import BEAT_SECONDS, Replicas
 from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
+from cwm.services.upkeep.renewal import ACTION as RENEWED
+from cwm.services.upkeep.renewal import Renewal
 from cwm.services.upkeep.retention import Retain
 from cwm.services.windows.freeze import Freeze
 from cwm.services.windows.quarantine import Quarantine
@@ -38,7 +40,7 @@ _TURNS: Final = 1_000
 
 @dataclass(slots=True)
 class Reconcile:
-    """Runs all reconciliation steps. ``patrol_windows``: the most windows one background run reads back."""
+    """Runs all reconciliation steps. ``patrol_windows``: the most windows one background run reads back, and freezes again for each upgraded model."""
 
     registry: Registry
     kv_tier: KvTier
@@ -47,6 +49,7 @@ class Reconcile:
     quarantine: Quarantine
     release: Release
     pin_audit: PinAudit
+    renewal: Renewal
     patrol: Patrol
     autosave: Autosave
     retain: Retain
@@ -141,6 +144,9 @@ class Reconcile:
                 before=loss or before,
                 after_loss=loss is not None,
             )
+        if any(step.action == RENEWED and step.outcome is StepOutcome.DONE for step in steps):
+            # There may be more of them.
+            self.soon()
         postponed = {step.action for step in steps if step.outcome is StepOutcome.POSTPONED}
         if loss is not None and postponed & {"look", "store_again"}:
             # Do not repeat a run over every window after a few seconds.
@@ -159,6 +165,7 @@ class Reconcile:
             lambda: self._turns(dry_run=dry_run),
             lambda: self.autosave(dry_run=dry_run),
             lambda: self.retain(dry_run=dry_run),
+            lambda: self.renewal(windows if dry_run else self.patrol_windows, dry_run=dry_run),
             lambda: self.patrol(windows, before, dry_run=dry_run, after_loss=after_loss),
         ]
         steps: list[Step] = []

@@ -13,7 +13,7 @@ from cwm.domain.errors import (
     StorageReadError,
     WindowInUseError,
 )
-from cwm.domain.intent import Operation
+from cwm.domain.intent import Debt, Operation
 from cwm.domain.names import require_window_name
 from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.principal import Principal
@@ -88,9 +88,7 @@ class Delete:
             await self.kv_tier.facts()
         token_ids = await self._token_ids(window)
         unshared = await self._unshared(window, chunks, token_ids) if delete_blocks else []
-        prefix = Prefix(token_ids, window.cache_salt, window.identity)
-        hashes = tuple(chunk.hash for chunk in unshared)
-        debt = debt_of(prefix, pinned=window.pinned, hashes=hashes)
+        debt = _debt(window, token_ids, unshared)
         owed = await self.registry.remove_window(window, self.clock.now(), debt)
         released = await self.release(owed)
         freed_bytes = sum(chunk.size_bytes for chunk in unshared)
@@ -99,6 +97,13 @@ class Delete:
         with suppress(StorageReadError):
             session = await self.registry.session(window.tenant, window.session_id)
         return Deleted(window.name, len(unshared), freed_bytes, session, None if released else _LATER)
+
+    async def debt(self, window: Window) -> Debt:
+        """What the window has in the cache and no live session needs; what other windows refer to when it is paid stays."""
+        chunks = await self.registry.chunks(window.tenant, window.name)
+        token_ids = await self._token_ids(window)
+        shared_chunks = await self._shared_with_sessions(window, token_ids) if chunks else 0
+        return _debt(window, token_ids, chunks[shared_chunks:])
 
     async def _refuse_in_use(self, principal: Principal, window: Window) -> None:
         circles = None if has_everywhere(principal, Right.RECORD) else principal.circles
@@ -151,6 +156,11 @@ class Delete:
             if longest == len(token_ids):
                 break
         return longest // (window.identity.chunk_size or 1)
+
+
+def _debt(window: Window, token_ids: TokenIds, unshared: list[Chunk]) -> Debt:
+    prefix = Prefix(token_ids, window.cache_salt, window.identity)
+    return debt_of(prefix, pinned=window.pinned, hashes=tuple(chunk.hash for chunk in unshared))
 
 
 def _listed(names: tuple[str, ...], noun: str) -> str:

@@ -106,7 +106,7 @@ class Freeze:
             circle = circle_of_new(principal, visibility, self.visibility, session, copy=False)
             token_ids = await self.registry.turn_tokens(turn)
             details.update(of_another(principal, session.owner))
-            identity = await self._engine(session)
+            identity = await self._engine(session, turn)
             window = self._intent(principal, session, token_ids, identity, window_name)
             window = replace(
                 window,
@@ -156,7 +156,7 @@ class Freeze:
         self, window: Window, intent: Intent, token_ids: TokenIds
     ) -> tuple[Window, Intent] | None:
         """The window as the current engine can store it: under that engine's salt. None if another gateway changed it."""
-        identity = await self.directory.identity(window.model, tenant=window.tenant)
+        identity = await self.directory.like(window.identity, window.tenant)
         if not differences(window.identity, identity):
             return window, intent
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
@@ -174,11 +174,11 @@ class Freeze:
         await self.release.leave(pending[2])
         return pending[0], pending[1]
 
-    async def _engine(self, session: Session) -> EngineIdentity:
+    async def _engine(self, session: Session, turn: Turn) -> EngineIdentity:
         """CWM-5001 if LMCache is configured but does not answer: that is not the same as having none."""
-        identity = await self.directory.of(session)
+        identity = await self.directory.of(session, turn.cache_salt)
         if identity.chunk_size is None and await self.kv_tier.beside(identity.engine).facts() is not None:
-            return await self.directory.of(session)
+            return await self.directory.of(session, turn.cache_salt)
         return identity
 
     async def _freezable(

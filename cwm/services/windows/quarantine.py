@@ -106,7 +106,7 @@ class Quarantine:
         if window is None or window.cache_salt != intent.cache_salt:
             await self.registry.end_intent(intent.tenant, intent.id)
             return
-        identity = await self.directory.identity(window.model, tenant=window.tenant)
+        identity = await self.directory.like(window.identity, window.tenant)
         snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
         token_ids = fitting(snapshot.token_ids, identity)
         renewal = await self._renew(window, token_ids, identity)

@@ -276,7 +276,7 @@ class Thaw:
     async def _engine_of(self, window: Window, token_ids: TokenIds, work: ExitStack) -> EngineIdentity:
         try:
             return await self.generate.place.anywhere(
-                window.model, window.tenant, work, window.salt_scope, token_ids
+                window.model, window.tenant, work, window.salt_scope, token_ids, window.identity
             )
         except InvalidParameterError as unserved:
             raise EngineResponseError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cwm.domain.names import SESSION_ID_PATTERN
+from cwm.domain.pooling import POOLING_PATHS
 from cwm.transport.endpoints.openapi import (
     ANYTHING,
     COUNT,
@@ -83,6 +84,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "NewConversation": object_of({}, {"metadata": _METADATA, "items": _ITEMS}),
     "Described": object_of({"metadata": _METADATA}),
     "NewItems": object_of({"items": _ITEMS}),
+    "Pooled": object_of({"model": TEXT}, {"input": {"anyOf": [TEXT, list_of(TEXT)]}}),
     "Answer": ANYTHING,
     "Count": object_of({"input_tokens": COUNT}),
     "Models": object_of({"data": list_of(object_of({"id": TEXT}))}),
@@ -112,6 +114,7 @@ EXAMPLES: Final[Mapping[str, Shape]] = {
     "NewConversation": {"metadata": {"ticket": "4711"}, "items": [_SAID]},
     "Described": {"metadata": {"ticket": "4712"}},
     "NewItems": {"items": [_SAID]},
+    "Pooled": {"model": "bge-m3", "input": ["Which modules use the old token format?"]},
     "Answer": {
         "id": "cmpl-8a7f2c",
         "object": "text_completion",
@@ -305,6 +308,17 @@ PATHS: Final[Mapping[str, Shape]] = {
             _CONVERSATION,
             _path("item", "msg_1"),
         ),
+    },
+    **{
+        path: {
+            "post": operation(
+                path.removeprefix("/").replace("/", "_"),
+                "What a model serves that does not generate; nothing is recorded.",
+                _ok("the engine's answer, unchanged", "Answer", *_TURN),
+                requestBody=body("Pooled"),
+            )
+        }
+        for path in POOLING_PATHS
     },
     "/v1/models": {
         "get": operation(

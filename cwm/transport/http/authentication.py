@@ -13,6 +13,7 @@ from structlog.contextvars import bound_contextvars
 
 from cwm.domain.access import NOTHING, OF_AN_AGENT, AccessScope, spelled
 from cwm.domain.errors import CwmError, InsufficientScopeError, InvalidParameterError, SecurityError
+from cwm.domain.pooling import POOLING_PATHS
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
@@ -35,6 +36,7 @@ _NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {
     "/v1/messages/count_tokens": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/responses": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/conversations": frozenset({AccessScope.SESSIONS_WRITE}),
+    **dict.fromkeys(POOLING_PATHS, frozenset({AccessScope.SESSIONS_WRITE})),
 }
 _KEPT: Final = ("/v1/responses", "/v1/conversations")
 
@@ -126,7 +128,7 @@ def _face(path: str) -> str:
 
 def _body(path: str, refused: CwmError) -> bytes:
     """The error in the format of the path's face."""
-    if path.startswith("/v1/"):
+    if path.startswith("/v1/") or path.rstrip("/") in POOLING_PATHS:
         return error_body(refused, path)
     body: dict[str, Any] = refused.as_dict()
     if path == MCP_PATH:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
+from cwm.domain.pooling import POOLING_PATHS
 from cwm.ports.identity import Identity
 from cwm.services.turns.pass_through import PassThrough
+from cwm.services.turns.pooling import Pooling
 from cwm.transport.llm.conversations import ConversationEndpoint, CreateEndpoint, ItemEndpoint, ItemsEndpoint
 from cwm.transport.llm.count_tokens import CountEndpoint
 from cwm.transport.llm.endpoint import Endpoint, Serve, Unknown
 from cwm.transport.llm.models import ModelsEndpoint
+from cwm.transport.llm.pooling import PoolingEndpoint
 from cwm.transport.llm.responses import CancelEndpoint, InputItemsEndpoint, ResponseEndpoint
 from cwm.transport.llm.turns import TurnEndpoint
 
 
 def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     """Completions, chat completions, messages, responses, conversations and models under ``/v1``, with or without a slash at the end.
+
+    What models serve that do not generate has vLLM's paths.
 
     The last route refuses all other paths.
     """
@@ -29,6 +34,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/messages", turn),
         ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through, identity)),
         ("POST", "/v1/responses", turn),
+        *(("POST", path, PoolingEndpoint(Pooling(pass_through), identity)) for path in POOLING_PATHS),
         ("GET", "/v1/models", models),
         ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses, identity)),
         ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses, identity)),

@@ -20,7 +20,14 @@ PACKAGE: Final = Path(cwm.adapters.sql.__file__).parent
 BUILDERS: Final = {"select", "update", "delete"}
 EVERY: Final = "_of_every_tenant"
 # Not a tenant's; of words and terms there are only numbers that the tenant went into.
-SHARED: Final = {"leases", "engine_speeds", "engine_drains", "window_grams", "upstream_tools"}
+SHARED: Final = {
+    "leases",
+    "engine_speeds",
+    "engine_drains",
+    "model_upgrades",
+    "window_grams",
+    "upstream_tools",
+}
 # The schema itself, and what asks a database whether it is there, and what time it is.
 ABOUT_THE_DATABASE: Final = {"schema.py", "database.py", "tables.py", "clock.py"}
 

@@ -90,6 +90,8 @@ class FakeVllm:
     """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
     answer_headers: str = ""
     """More lines of the head of each answer."""
+    pooled: dict[str, Any] = field(default_factory=dict)
+    """What it answers at the paths of models that do not generate."""
     aborted: list[str] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
@@ -194,7 +196,7 @@ class _Reply:
 
     def _plain(self) -> dict[str, Any]:
         """What is answered to some paths, whatever the request says."""
-        answers = {**_PLAIN, "/v1/models": _models(self.fake.model)}
+        answers = {**_PLAIN, "/v1/models": _models(self.fake.model), **self.fake.pooled}
         if not self.fake.has_tokenizer_info:
             del answers["/tokenizer_info"]
         if self.fake.behaviour is Behaviour.GIVES_UP:

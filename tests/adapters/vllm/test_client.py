@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import (
     CwmError,
@@ -223,3 +224,17 @@ async def test_many_requests_share_few_connections(engine: VllmEngine, vllm: Fak
     for _ in range(3):
         await asyncio.gather(*(engine.complete(GENERATION) for _ in range(4)))
     assert vllm.connections <= 4
+
+
+def test_an_adapter_has_the_length_and_the_path_of_the_model_that_it_changes() -> None:
+    """As vLLM lists them: without a length, and under the base's name."""
+    base = {"id": "base", "root": "/models/base", "parent": None, "max_model_len": 4096}
+    adapters = [
+        {"id": "poet", "root": "/adapters/poet", "parent": "base", "max_model_len": None},
+        {"id": "clerk", "root": "/adapters/clerk", "parent": "a name that is not served"},
+    ]
+    assert wire.models({"data": [base, *adapters]}) == [
+        ServedModel("base", "/models/base", 4096),
+        ServedModel("poet", "/models/base", 4096, "/adapters/poet"),
+        ServedModel("clerk", "/models/base", 4096, "/adapters/clerk"),
+    ]

@@ -361,3 +361,45 @@ async def test_a_tenants_request_asks_no_engine_that_is_for_others(fleet: Fleet)
         with pytest.raises(EngineConnectionError):
             await fleet.cwm.directory.asked_for("tiny", "acme")
     assert fleet.one.calls == 0
+
+
+async def test_a_session_whose_engine_is_gone_stays_in_its_deployment_while_an_engine_of_it_is_there(
+    fleet: Fleet,
+) -> None:
+    fleet.two.fingerprint, fleet.two.weights = "fp-2", "w-2"
+    three = FakeEngine(fleet.cwm.kv_tier, busy=(9, 0))
+    await fleet.add("three", three)
+    await fleet.cwm.session("s1")
+    first = await fleet.engine_of("s1")
+    assert first == "one"
+    await fleet.cwm.directory.look_at("three", fleet.cwm.clock)
+    await fleet.lose("one", fleet.one)
+    assert (await fleet.cwm.says("s1", " On.")).cached_tokens >= fleet.cwm.kv_tier.chunk_size
+    assert await fleet.engine_of("s1") == "three", "although it has more to do"
+    await fleet.lose("three", three)
+    assert (await fleet.cwm.says("s1", " On.")).cached_tokens == 0
+    assert await fleet.engine_of("s1") == "two"
+    turn = await fleet.cwm.registry.current_turn("acme", "s1")
+    assert turn is not None
+    assert turn.missed == "another_engine"
+
+
+async def test_a_freeze_of_a_session_whose_engine_is_gone_is_made_in_its_deployment(fleet: Fleet) -> None:
+    fleet.two.fingerprint, fleet.two.weights = "fp-2", "w-2"
+    await fleet.add("three", FakeEngine(fleet.cwm.kv_tier, busy=(9, 0)))
+    await fleet.cwm.session("s1")
+    await fleet.cwm.directory.look_at("three", fleet.cwm.clock)
+    await fleet.lose("one", fleet.one)
+    frozen = (await fleet.cwm.freeze(ANN, "s1", "w1")).window
+    assert frozen.identity.fingerprint == "fp-1"
+
+
+async def test_a_deployment_that_is_full_does_not_refuse_what_another_one_can_take(fleet: Fleet) -> None:
+    fleet.two.fingerprint, fleet.two.weights = "fp-2", "w-2"
+    fleet.cwm.directory.rules = {"one": EngineRules(max_running=1)}
+    await fleet.cwm.session("s1")
+    assert await fleet.engine_of("s1") == "one"
+    fleet.one.busy = (1, 0)
+    await fleet.looked_at()
+    await fleet.cwm.says("s1", " On.")
+    assert await fleet.engine_of("s1") == "two"

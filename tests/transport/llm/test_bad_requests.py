@@ -128,7 +128,7 @@ async def test_other_methods_are_refused(cwm: Gateway, method: str, path: str, a
 
 
 async def test_what_is_not_served_is_not_found(cwm: Gateway) -> None:
-    error_of(await cwm.client.post("/v1/embeddings", json={}), 404, "CWM-1003")
+    error_of(await cwm.client.post("/v1/audio/transcriptions", json={}), 404, "CWM-1003")
 
 
 async def test_models_are_listed_as_the_engine_lists_them_and_told_one_by_one(

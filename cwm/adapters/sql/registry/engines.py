@@ -1,19 +1,22 @@
-"""Engines: which sessions each serves, which moves hold a session, which engines are drained."""
+"""Engines: which sessions each serves, which moves hold a session, which engines are drained, where models are upgraded to."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
 
 from cwm.adapters.sql.clock import now
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.sessions import LIVE_STATES
 from cwm.adapters.sql.rows import SESSION, insert_into, session_of
-from cwm.adapters.sql.tables.gateways import engine_drains
+from cwm.adapters.sql.tables.gateways import engine_drains, model_upgrades
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.domain.engine import EngineIdentity
 from cwm.domain.session import Session, SessionState
+from cwm.domain.upgrade import Upgrade
 
 
 class EngineRecords:
@@ -80,6 +83,28 @@ class EngineRecords:
     def drained_engines(self, connection: Connection) -> dict[str, datetime]:
         rows = connection.execute(select(engine_drains.c.engine, engine_drains.c.since))
         return {row.engine: row.since for row in rows}
+
+    @writing
+    def begin_upgrade(self, connection: Connection, upgrade: Upgrade) -> None:
+        this = model_upgrades.c.model == upgrade.model
+        row = connection.execute(select(model_upgrades).where(this).with_for_update()).one_or_none()
+        if row is not None and _upgrade_of(row).is_to(upgrade.identity):
+            return
+        values = {"identity": upgrade.identity.as_dict(), "since": upgrade.since}
+        statement = insert_into(connection, model_upgrades).values(model=upgrade.model, **values)
+        connection.execute(statement.on_conflict_do_update(index_elements=["model"], set_=values))
+
+    @writing
+    def end_upgrade(self, connection: Connection, model: str) -> None:
+        connection.execute(delete(model_upgrades).where(model_upgrades.c.model == model))
+
+    @reading
+    def upgrades(self, connection: Connection) -> dict[str, Upgrade]:
+        return {row.model: _upgrade_of(row) for row in connection.execute(select(model_upgrades))}
+
+
+def _upgrade_of(row: Row[Any]) -> Upgrade:
+    return Upgrade(row.model, EngineIdentity(**row.identity), row.since)
 
 
 def _this(session: Session) -> ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""Gateways' intents and leases, and the speeds and drains of their engines."""
+"""Gateways' intents and leases, the speeds and drains of their engines, and the upgrades of models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ intents = Table(
     Index(None, "tenant", "snapshot_id"),
 )
 
-# This table and the next two belong to gateways and engines, not to a tenant.
+# This table and those below belong to gateways and engines, not to a tenant.
 leases = Table(
     "leases",
     metadata,
@@ -45,5 +45,13 @@ engine_drains = Table(
     "engine_drains",
     metadata,
     Column("engine", Text, primary_key=True),
+    required("since", UtcDateTime),
+)
+
+model_upgrades = Table(
+    "model_upgrades",
+    metadata,
+    Column("model", Text, primary_key=True),
+    required("identity", JSON),
     required("since", UtcDateTime),
 )

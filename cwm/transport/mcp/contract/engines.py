@@ -1,4 +1,4 @@
-"""Tools for operators of several engines: list them, move a session, drain an engine."""
+"""Tools for operators of several engines: list them, move a session, drain an engine, upgrade a model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastmcp import Context
 from fastmcp.tools import FunctionTool
 from pydantic import Field
 
+from cwm.domain.errors import InvalidParameterError
 from cwm.transport.mcp.contract import inputs, render, schemas
 from cwm.transport.mcp.contract.progress import steps
 from cwm.transport.mcp.contract.tool import tool
@@ -83,9 +84,42 @@ async def engine_drain(
     return render.drained(drained, caller.principal.tenant)
 
 
+async def engine_upgrade(
+    model: Annotated[inputs.Model, Field(description="Name of the model")],
+    to: Annotated[
+        inputs.Deployment | None,
+        Field(
+            description="The new deployment, or the name of an engine of it; without it nothing is changed"
+        ),
+    ] = None,
+    undo: Annotated[
+        bool, Field(description="Prefer no deployment any more; windows that were frozen again stay so")
+    ] = False,
+    caller: Caller = CALLER,
+) -> schemas.EngineUpgrade:
+    """Say which deployment of a model is the new one, or see how far its upgrade is.
+
+    New sessions go to engines of the new deployment, and the gateways freeze the model's guaranteed windows there again in
+    the background; until a window is proven there it stays as it was. Sessions on the old deployment stay there until
+    their engine is drained or gone. It may be repeated; the last deployment named counts.
+
+    Errors: CWM-1003 no such model, engine or deployment, or to together with undo; CWM-3011 a router chooses the engine;
+    CWM-4001/4002 the registry cannot be written or read (retryable).
+    """
+    upgrades = caller.services.upgrades
+    if undo and to is not None:
+        raise InvalidParameterError("Either to or undo.", field="undo")
+    if undo:
+        return render.upgraded(await upgrades.end(caller.principal, model))
+    if to is not None:
+        return render.upgraded(await upgrades.begin(caller.principal, model, to))
+    return render.upgraded(await upgrades.show(model))
+
+
 def engine_tools() -> list[FunctionTool]:
     return [
         tool(engine_list, "List engines", schemas.EngineList, read_only=True),
         tool(session_move, "Move a session", schemas.SessionMoved, idempotent=True),
         tool(engine_drain, "Drain an engine", schemas.EngineDrained, idempotent=True),
+        tool(engine_upgrade, "Upgrade a model", schemas.EngineUpgrade, idempotent=True),
     ]

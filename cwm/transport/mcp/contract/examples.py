@@ -460,6 +460,18 @@ EXAMPLES: Final[Mapping[str, Example]] = {
             "stayed_elsewhere": 0,
         },
     ),
+    "engine_upgrade": Example(
+        {"model": "llama-3.1-8b", "to": "b"},
+        {
+            "success": True,
+            "model": "llama-3.1-8b",
+            "deployment": "kv-81d0",
+            "since": "2026-01-22T10:30:00Z",
+            "engines": {"a": "kv-5f0c", "b": "kv-81d0"},
+            "windows_done": 12,
+            "windows_left": 30,
+        },
+    ),
     "get_metrics_data": Example(
         {"format": "json"},
         {

@@ -55,6 +55,7 @@ AgentSession: TypeAlias = Annotated[str, Field(min_length=1, max_length=128)]
 SessionId: TypeAlias = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 # A name of cwm.yaml, or one and an IPv6 address.
 Engine: TypeAlias = Annotated[str, Field(min_length=1, max_length=80)]
+Deployment: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 TurnId: TypeAlias = Annotated[str, Field(pattern=TURN_PATTERN)]
 TurnTag: TypeAlias = Annotated[str, Field(pattern=TURN_TAG_PATTERN)]
 WindowName: TypeAlias = Annotated[str, Field(pattern=WINDOW_NAME_PATTERN)]

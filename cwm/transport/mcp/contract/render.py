@@ -21,6 +21,7 @@ from cwm.services.engines.survey import EngineState
 from cwm.services.health.inspect import CacheStats, Health
 from cwm.services.moves.drain import Drained
 from cwm.services.moves.move import Moved
+from cwm.services.moves.upgrades import Upgraded
 from cwm.services.results.savings import SavedTokens
 from cwm.services.turns.compactions import LeftOut
 from cwm.services.turns.compare import Difference
@@ -637,4 +638,20 @@ def drained(result: Drained, tenant: str) -> schemas.EngineDrained:
     }
     if result.since is not None:
         answer["draining_since"] = moment(result.since)
+    if result.to_compute:
+        answer["to_compute"] = result.to_compute
+    return answer
+
+
+def upgraded(result: Upgraded) -> schemas.EngineUpgrade:
+    answer: schemas.EngineUpgrade = {
+        "success": True,
+        "model": result.model,
+        "engines": dict(result.engines),
+        "windows_done": result.windows.done,
+        "windows_left": result.windows.left,
+    }
+    if result.deployment is not None and result.since is not None:
+        answer["deployment"] = result.deployment
+        answer["since"] = moment(result.since)
     return answer

@@ -690,5 +690,29 @@ class EngineDrained(TypedDict):
     answers: bool
     draining_since: NotRequired[Timestamp]
     moved: Annotated[int, Field(description="Sessions of all tenants")]
+    to_compute: NotRequired[
+        Annotated[
+            int,
+            Field(
+                description="Sessions that go on at the new deployment of their model, which computes them"
+            ),
+        ]
+    ]
     stayed: list[SessionStayed]
     stayed_elsewhere: int
+
+
+class EngineUpgrade(TypedDict):
+    success: bool
+    model: str
+    deployment: NotRequired[
+        Annotated[str, Field(description="The new one; left out if no upgrade is under way")]
+    ]
+    since: NotRequired[Timestamp]
+    engines: Annotated[
+        dict[str, str], Field(description="The deployment of each engine that serves the model and answers")
+    ]
+    windows_done: Annotated[
+        int, Field(description="Windows of all tenants whose KV the new deployment can use")
+    ]
+    windows_left: Annotated[int, Field(description="Those that are still to be frozen there again")]

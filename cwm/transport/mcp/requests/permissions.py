@@ -75,6 +75,7 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "get_metrics_data": ADMIN,
     "engine_list": ADMIN,
     "engine_drain": ADMIN,
+    "engine_upgrade": ADMIN,
     "session_move": ADMIN,
     # These concern only the caller: its own agent sessions, and results of its own calls.
     "agent_session_create": NOTHING,

@@ -107,6 +107,8 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ),
     ("session_generate", "text", [5, ["x"]]),
     ("session_move", "engine", ["", "x" * 81, 5]),
+    ("engine_upgrade", "model", ["", "x" * 513, 5]),
+    ("engine_upgrade", "to", ["", "x" * 257, 5]),
     ("session_generate", "max_tokens", [0, 32_769, "256", 1.5, True]),
     ("session_generate", "temperature", [-0.1, 2.1, "0", True]),
     ("session_generate", "top_p", [0, 1.1, "1"]),
@@ -122,6 +124,7 @@ COMPLETE: dict[str, dict[str, Any]] = {
     "window_status": {"window_name": "w"},
     "session_generate": {"session_id": "s", "text": "hi"},
     "session_move": {"session_id": "s"},
+    "engine_upgrade": {"model": "m"},
 }
 
 

@@ -41,6 +41,7 @@ READ_ONLY = {
 OURS = {
     "engine_list",
     "engine_drain",
+    "engine_upgrade",
     "session_move",
     "window_rename",
     "session_create",
@@ -172,6 +173,7 @@ async def test_hints_tell_what_reads_what_destroys_and_what_may_be_repeated(tool
         "window_share",
         "session_move",
         "engine_drain",
+        "engine_upgrade",
     }
     assert {n for n, h in hints.items() if h and h.open_world_hint} == set()
 

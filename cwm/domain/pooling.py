@@ -1,0 +1,80 @@
+"""Requests to models that do not generate: which paths and fields pass, and what a gateway sets itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cwm.domain.errors import InvalidParameterError
+
+POOLING_PATHS: Final = (
+    "/v1/embeddings",
+    "/v1/score",
+    "/score",
+    "/v1/rerank",
+    "/rerank",
+    "/v2/rerank",
+    "/pooling",
+    "/classify",
+)
+_SALT: Final = "cache_salt"
+_INPUTS: Final = frozenset(
+    "input text_1 text_2 query queries documents items data_1 data_2".split()  # noqa: SIM905 - as vLLM names them
+)
+_OPTIONS: Final = frozenset(
+    {
+        "model",
+        "user",
+        "encoding_format",
+        "embed_dtype",
+        "endianness",
+        "dimensions",
+        "normalize",
+        "use_activation",
+        "task",
+        "top_n",
+        "return_documents",
+        "instruction",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "padding",
+        "add_special_tokens",
+    }
+)
+
+
+def pooling_fields(body: bytes) -> dict[str, Any]:
+    """The fields of a request. CWM-1003 for what is no JSON object, for fields that do not pass, and for inputs that are no text or tokens."""
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise InvalidParameterError("The body is not a JSON object.", field="body")
+    if _SALT in fields:
+        raise InvalidParameterError(f"'{_SALT}' is set by the gateway; leave it out.", field=_SALT)
+    for name, value in fields.items():
+        if name not in _INPUTS | _OPTIONS:
+            raise InvalidParameterError(f"'{name[:128]}' is not known; leave it out.", field=name[:128])
+        if name in _INPUTS and not _is_text(value):
+            raise InvalidParameterError(f"'{name}' takes text or token ids only.", field=name)
+    model = fields.get("model")
+    if not isinstance(model, str | None):
+        raise InvalidParameterError("'model' is the name of a model.", field="model")
+    return fields
+
+
+def salted(fields: Mapping[str, Any], salt: str) -> bytes:
+    return json.dumps({**fields, _SALT: salt}, separators=(",", ":")).encode()
+
+
+def _is_text(value: object) -> bool:
+    """An engine would fetch the address of an image or a sound, whoever names it."""
+    if isinstance(value, list):
+        return all(isinstance(each, str | int) or _is_text_list(each) for each in value)
+    return isinstance(value, str)
+
+
+def _is_text_list(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str | int) for each in value)

@@ -1,0 +1,27 @@
+"""Embeddings, scores, ranks and classes: forwards requests to models that do not generate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope, Send
+
+from cwm.ports.identity import Identity
+from cwm.services.turns.admission import ClientRequest
+from cwm.services.turns.pooling import Pooling
+from cwm.transport.http.envelope import body_of, forwarded, headers_of, returned, send_whole, target_of
+from cwm.transport.http.request_keys import PRINCIPAL
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingEndpoint:
+    pooling: Pooling
+    identity: Identity
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
+        target = target_of(scope, scope["path"].rstrip("/"))
+        request = ClientRequest("POST", target, forwarded(headers), await body_of(receive))
+        answer, content = await self.pooling(principal, request)
+        await send_whole(send, answer.status, returned(answer.headers), content)

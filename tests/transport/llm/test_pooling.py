@@ -1,0 +1,66 @@
+"""Models that do not generate: their requests pass, under the caller's limits, and leave nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from cwm.domain.pooling import POOLING_PATHS
+from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm
+from tests.transport.llm.gateway import Gateway
+
+ASKED = {"model": MODEL, "input": ["one text", "another"]}
+
+
+@pytest.mark.parametrize("path", POOLING_PATHS)
+async def test_what_a_model_serves_is_passed_as_it_says_it(cwm: Gateway, vllm: FakeVllm, path: str) -> None:
+    vllm.pooled = {path: {"object": "list", "data": [{"index": 0}], "usage": {"total_tokens": 7}}}
+    answer = await cwm.client.post(path, json=ASKED)
+    assert (answer.status_code, answer.json()) == (200, vllm.pooled[path])
+    (seen,) = [each for each in vllm.seen if each.target == path]
+    assert {name: value for name, value in seen.json.items() if name != "cache_salt"} == ASKED
+    assert seen.json["cache_salt"].startswith("cwm1-")
+    assert "cwm-session-id" not in answer.headers
+
+
+async def test_no_completion_is_asked_of_a_model_that_does_not_generate(cwm: Gateway, vllm: FakeVllm) -> None:
+    vllm.pooled = {"/v1/embeddings": {"data": []}}
+    await cwm.client.post("/v1/embeddings", json=ASKED)
+    assert not [each for each in vllm.seen if each.target == "/v1/completions"]
+
+
+async def test_without_a_name_the_only_model_is_meant(cwm: Gateway, vllm: FakeVllm) -> None:
+    vllm.pooled = {"/rerank": {"results": []}}
+    answer = await cwm.client.post("/rerank", json={"query": "which?", "documents": ["a", "b"]})
+    assert answer.status_code == 200
+    assert vllm.seen[-1].json["model"] == MODEL
+
+
+@pytest.mark.parametrize("path", POOLING_PATHS)
+async def test_a_model_that_does_something_else_is_refused_in_the_api_s_shape(
+    cwm: Gateway, path: str
+) -> None:
+    answer = await cwm.client.post(path, json=ASKED)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "CWM-1003")
+    assert f"does not serve {path}" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"model": "unheard-of", "input": "x"}, "unheard-of"),
+        ({"model": MODEL, "input": "x", "cache_salt": "theirs"}, "cache_salt"),
+        ({"model": MODEL, "input": "x", "kv_transfer_params": {}}, "kv_transfer_params"),
+        ({"model": MODEL, "input": {"content": [{"image_url": "http://10.0.0.1/"}]}}, "input"),
+        ({"model": MODEL, "documents": [{"type": "image_url", "image_url": {"url": "x"}}]}, "documents"),
+        ({"model": 5, "input": "x"}, "model"),
+        ([], "JSON"),
+    ],
+)
+async def test_what_does_not_pass_reaches_no_engine(
+    cwm: Gateway, vllm: FakeVllm, body: object, named: str
+) -> None:
+    vllm.pooled = {"/v1/embeddings": {"data": []}}
+    answer = await cwm.client.post("/v1/embeddings", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "CWM-1003")
+    assert named in answer.json()["error"]["message"]
+    assert not [each for each in vllm.seen if each.target == "/v1/embeddings"]
