@@ -1,0 +1,239 @@
+"""The next turn of a conversation whose engine was killed or drained: CWM, and vllm-router over the same two engines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import httpx2
+
+from cwm.domain.prefix import restorable_tokens
+from cwm.stack.engine import StackEngine
+from cwm.stack.errors import StackError
+from cwm_bench.fleet.fleet import CHUNK, Fleet, greedy, named, new_session
+from cwm_bench.fleet.moves import ANSWER_TOKENS, QUESTION_TOKENS, TOKENS
+from cwm_bench.fleet.stream import COMPLETIONS, Answer, stream
+from cwm_bench.harness import vllm_router
+from cwm_bench.harness.corpus import read_corpus
+from cwm_bench.harness.figures import Section, ratio
+
+KILLED, DRAINED = "killed", "drained"
+_AGAIN_SECONDS: Final = 0.5
+_PATIENCE_SECONDS: Final = 300.0
+_ANSWERED: Final = "vllm:request_success_total"
+
+
+class Side(Protocol):
+    name: str
+
+    async def ask(self, prompt: Sequence[int]) -> Answer:
+        """The answer of the one conversation that this side has; it may have a fault."""
+        ...
+
+    async def drain(self, engine: StackEngine) -> None:
+        """Let nothing be asked there any more, in the words of this side."""
+        ...
+
+    async def undo(self, engine: StackEngine) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NextTurn:
+    """``first_ms``: from when it was asked first until its first token, in ``requests`` requests. ``aside_ms``: of the drain itself.
+
+    ``cold_ms``: to the first token of the conversation, of which there was no KV.
+    """
+
+    side: str
+    after: str
+    context_tokens: int
+    cached_tokens: int
+    requests: int
+    first_ms: float
+    aside_ms: float
+    cold_ms: float
+
+    @property
+    def hit_share(self) -> float:
+        """Of the context's whole blocks."""
+        return ratio(self.cached_tokens, restorable_tokens(self.context_tokens, CHUNK))
+
+
+@dataclass(slots=True)
+class _Cwm:
+    fleet: Fleet
+    session: str
+    name: str = "CWM"
+
+    async def ask(self, prompt: Sequence[int]) -> Answer:
+        client = self.fleet.agent
+        body = greedy(client.model, prompt, ANSWER_TOKENS)
+        return await stream(client.http, client.url, COMPLETIONS, body, named(self.session))
+
+    async def drain(self, engine: StackEngine) -> None:
+        await self.fleet.agent.tool("engine_drain", engine=engine.name)
+
+    async def undo(self, engine: StackEngine) -> None:
+        await self.fleet.agent.tool("engine_drain", engine=engine.name, undo=True)
+
+
+@dataclass(slots=True)
+class _Router:
+    http: httpx2.AsyncClient
+    url: str
+    model: str
+    session: str
+    name: str = "vllm-router"
+
+    async def ask(self, prompt: Sequence[int]) -> Answer:
+        body = greedy(self.model, prompt, ANSWER_TOKENS)
+        return await stream(self.http, self.url, COMPLETIONS, body, {"x-session-id": self.session})
+
+    async def drain(self, engine: StackEngine) -> None:
+        await self._post("remove_worker", engine)
+
+    async def undo(self, engine: StackEngine) -> None:
+        await self._post("add_worker", engine)
+
+    async def _post(self, what: str, engine: StackEngine) -> None:
+        answer = await self.http.post(f"{self.url}/{what}", params={"url": engine.vllm_url})
+        answer.raise_for_status()
+
+
+async def measure(fleet: Fleet, folder: Path) -> tuple[Section, dict[str, Any]]:
+    corpus = await read_corpus(fleet.stack, 2 * TOKENS + 8 * QUESTION_TOKENS)
+    half = len(corpus) // 2
+    turns = await _turns(fleet, _Cwm(fleet, new_session()), list(corpus[:half]))
+    reason = ""
+    try:
+        async with _router(fleet, folder) as router:
+            turns += await _turns(fleet, router, list(corpus[half:]))
+    except (StackError, RuntimeError, TimeoutError) as missing:
+        reason = str(missing) or f"it did not answer in {_PATIENCE_SECONDS:g} s"
+        fleet.report(f"vllm-router is left out: {reason}")
+    return figures(turns, reason)
+
+
+@asynccontextmanager
+async def _router(fleet: Fleet, folder: Path) -> AsyncIterator[_Router]:
+    fleet.report(f"installing {vllm_router.PACKAGE}")
+    program = await asyncio.to_thread(vllm_router.installed, folder / "vllm-router")
+    engines = [engine.vllm_url for engine in fleet.twins]
+    async with vllm_router.vllm_router(program, engines, folder / "vllm-router.log") as url:
+        yield _Router(fleet.http, url, fleet.stack.model_name, new_session())
+
+
+async def _turns(fleet: Fleet, side: Side, corpus: list[int]) -> list[NextTurn]:
+    """A conversation whose engine is killed, and whose engine then is drained."""
+    fleet.report(f"{side.name}: a conversation of {TOKENS:,} tokens")
+    context, corpus = corpus[:TOKENS], corpus[TOKENS:]
+    before = await _answered(fleet)
+    opening, _, cold_ms = await _next(side, context)
+    context += opening.ids
+    turns = []
+    for after in (KILLED, DRAINED):
+        engine = await _busiest(fleet, before)
+        await fleet.empty(fleet.other(engine))
+        fleet.report(f"{side.name}: {engine.name} is {after}")
+        started = time.perf_counter()
+        await (fleet.kill(engine) if after is KILLED else side.drain(engine))
+        aside_ms = (time.perf_counter() - started) * 1000 if after is DRAINED else 0.0
+        prompt = [*context, *corpus[:QUESTION_TOKENS]]
+        before = await _answered(fleet, but=engine)
+        answer, requests, first_ms = await _next(side, prompt)
+        turns.append(
+            NextTurn(
+                side.name,
+                after,
+                len(context),
+                answer.cached_tokens,
+                requests,
+                first_ms,
+                aside_ms,
+                cold_ms,
+            )
+        )
+        context, corpus = [*prompt, *answer.ids], corpus[QUESTION_TOKENS:]
+        if after is KILLED:
+            await fleet.back()
+        else:
+            await side.undo(engine)
+    return turns
+
+
+async def _next(side: Side, prompt: Sequence[int]) -> tuple[Answer, int, float]:
+    """The answer, asked again as a client does until it is whole; the number of requests, and ms to its first token."""
+    started = time.perf_counter()
+    requests = 0
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while True:
+            asked, requests = time.perf_counter(), requests + 1
+            answer = await side.ask(prompt)
+            if answer.is_whole:
+                return answer, requests, (asked - started) * 1000 + answer.first_ms
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _answered(fleet: Fleet, but: StackEngine | None = None) -> dict[str, float]:
+    """Requests that each of the twins has answered since its vLLM started; of one that was ``but`` just killed, none."""
+    return {
+        each.name: 0.0 if each is but else await fleet.counted(each.vllm_url, _ANSWERED)
+        for each in fleet.twins
+    }
+
+
+async def _busiest(fleet: Fleet, before: dict[str, float]) -> StackEngine:
+    """The engine that has answered since then."""
+    now = await _answered(fleet)
+    return max(fleet.twins, key=lambda each: now[each.name] - before[each.name])
+
+
+def figures(turns: Sequence[NextTurn], reason: str) -> tuple[Section, dict[str, Any]]:
+    """``reason``: why vllm-router has none."""
+    section = Section(
+        f"beside vllm-router: the next turn of a conversation of {TOKENS:,} tokens",
+        (
+            "side",
+            "its engine was",
+            "tokens",
+            "cached",
+            "hits",
+            "requests",
+            "first token ms",
+            "drain ms",
+            "cold ms",
+        ),
+        [
+            (
+                turn.side,
+                turn.after,
+                turn.context_tokens,
+                turn.cached_tokens,
+                turn.hit_share,
+                turn.requests,
+                round(turn.first_ms, 1),
+                round(turn.aside_ms, 1),
+                round(turn.cold_ms, 1),
+            )
+            for turn in turns
+        ],
+        note=f"{vllm_router.PACKAGE} with {vllm_router.POLICY} and x-session-id, its defaults otherwise, over the same two engines with the same LMCache servers; killed: SIGKILL to vLLM, which starts "
+        f"again by itself; drained: engine_drain, and remove_worker. Asked at once, and again every {_AGAIN_SECONDS:g} s while it failed. The other engine's vLLM and LMCache were emptied before. "
+        f"Hits: of the whole blocks{f'. vllm-router was left out: {reason}' if reason else ''}",
+    )
+    return section, {
+        "beside": {
+            f"{turn.side} {turn.after}": {
+                "hit_share": turn.hit_share,
+                "ttft_ms": round(turn.first_ms, 1),
+                "requests": turn.requests,
+            }
+            for turn in turns
+        },
+        **({"vllm_router": f"left out: {reason}"} if reason else {}),
+    }

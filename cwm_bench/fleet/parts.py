@@ -1,0 +1,43 @@
+"""The parts of ``cwm bench fleet``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class FleetPart(StrEnum):
+    """In the order in which they run."""
+
+    MOVES = "moves"
+    KILLS = "kills"
+    DRAIN = "drain"
+    TRAFFIC = "traffic"
+    BESIDE = "beside"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How often a session is moved, and an engine killed."""
+
+    moves: int = 20
+    kills: int = 20
+
+    def seconds(self, part: FleetPart) -> float:
+        """Rough, on two quiet cores."""
+        return _SECONDS[part] + {
+            FleetPart.MOVES: _A_MOVE * self.moves,
+            FleetPart.KILLS: _A_KILL * self.kills,
+        }.get(part, 0.0)
+
+
+_A_MOVE: Final = 5.0
+_A_KILL: Final = 50.0
+_SECONDS: Final = {
+    FleetPart.MOVES: 120.0,
+    FleetPart.KILLS: 10.0,
+    FleetPart.DRAIN: 45.0,
+    FleetPart.TRAFFIC: 120.0,
+    FleetPart.BESIDE: 300.0,
+}
