@@ -12,7 +12,7 @@ import typer
 
 from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
 from cwm_bench.agents.parts import AgentsPart
-from cwm_bench.fleet.parts import Extent, FleetPart
+from cwm_bench.fleet.parts import FleetPart, FleetRun
 from cwm_bench.harness.schedule import in_order
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions
 from cwm_bench.tree.parts import TreePart
@@ -209,7 +209,7 @@ def bench_fleet(
     from cwm_bench.fleet.run import run
 
     parts, publish = in_order(FleetPart, only or []), partial(_publish_part, json_file)
-    run_to_end(lambda _: run(settings, _progress, publish, parts, Extent(moves, kills))).print_summary(
+    run_to_end(lambda _: run(settings, _progress, publish, parts, FleetRun(moves, kills))).print_summary(
         _console()
     )
 

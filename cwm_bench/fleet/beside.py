@@ -17,7 +17,7 @@ from cwm.stack.engine import StackEngine
 from cwm.stack.errors import StackError
 from cwm_bench.fleet.fleet import CHUNK, Fleet, greedy, named, new_session
 from cwm_bench.fleet.moves import ANSWER_TOKENS, QUESTION_TOKENS, TOKENS
-from cwm_bench.fleet.stream import COMPLETIONS, Answer, stream
+from cwm_bench.fleet.stream import COMPLETIONS, StreamedAnswer, stream
 from cwm_bench.harness import vllm_router
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Section, ratio
@@ -31,7 +31,7 @@ _ANSWERED: Final = "vllm:request_success_total"
 class Side(Protocol):
     name: str
 
-    async def ask(self, prompt: Sequence[int]) -> Answer:
+    async def ask(self, prompt: Sequence[int]) -> StreamedAnswer:
         """The answer of the one conversation that this side has; it may have a fault."""
         ...
 
@@ -61,7 +61,8 @@ class NextTurn:
     @property
     def hit_share(self) -> float:
         """Of the context's whole blocks."""
-        return ratio(self.cached_tokens, restorable_tokens(self.context_tokens, CHUNK))
+        whole = restorable_tokens(self.context_tokens, CHUNK)
+        return ratio(min(self.cached_tokens, whole), whole)
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class _Cwm:
     session: str
     name: str = "CWM"
 
-    async def ask(self, prompt: Sequence[int]) -> Answer:
+    async def ask(self, prompt: Sequence[int]) -> StreamedAnswer:
         client = self.fleet.agent
         body = greedy(client.model, prompt, ANSWER_TOKENS)
         return await stream(client.http, client.url, COMPLETIONS, body, named(self.session))
@@ -90,7 +91,7 @@ class _Router:
     session: str
     name: str = "vllm-router"
 
-    async def ask(self, prompt: Sequence[int]) -> Answer:
+    async def ask(self, prompt: Sequence[int]) -> StreamedAnswer:
         body = greedy(self.model, prompt, ANSWER_TOKENS)
         return await stream(self.http, self.url, COMPLETIONS, body, {"x-session-id": self.session})
 
@@ -166,7 +167,7 @@ async def _turns(fleet: Fleet, side: Side, corpus: list[int]) -> list[NextTurn]:
     return turns
 
 
-async def _next(side: Side, prompt: Sequence[int]) -> tuple[Answer, int, float]:
+async def _next(side: Side, prompt: Sequence[int]) -> tuple[StreamedAnswer, int, float]:
     """The answer, asked again as a client does until it is whole; the number of requests, and ms to its first token."""
     started = time.perf_counter()
     requests = 0

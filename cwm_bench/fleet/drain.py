@@ -11,7 +11,7 @@ from uuid import uuid4
 from cwm.domain.prefix import restorable_tokens
 from cwm_bench.fleet.fleet import CHUNK, Fleet, new_session
 from cwm_bench.fleet.moves import ANSWER_TOKENS, QUESTION_TOKENS
-from cwm_bench.fleet.stream import Answer
+from cwm_bench.fleet.stream import StreamedAnswer
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Section, median
 
@@ -23,8 +23,8 @@ class TurnAfterDrain:
     """``undisturbed``: the same turn past the gateways."""
 
     context_tokens: int
-    answer: Answer
-    undisturbed: Answer
+    answer: StreamedAnswer
+    undisturbed: StreamedAnswer
 
     @property
     def is_cold(self) -> bool:

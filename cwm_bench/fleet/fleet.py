@@ -20,7 +20,7 @@ from cwm.stack.engine import StackEngine
 from cwm.stack.local import LocalStack
 from cwm.stack.models import SMOLLM2, TINY
 from cwm.stack.plan import StackPlan, plan_from_settings
-from cwm_bench.fleet.stream import COMPLETIONS, Answer, stream
+from cwm_bench.fleet.stream import COMPLETIONS, StreamedAnswer, stream
 from cwm_bench.harness.agent import Agent, agent
 from cwm_bench.harness.caches import empty_memory, stored
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
@@ -67,13 +67,15 @@ class Fleet:
         one, two = self.twins
         return two if engine is one else one
 
-    async def turn(self, session: str, prompt: Sequence[int], max_tokens: int) -> Answer:
+    async def turn(self, session: str, prompt: Sequence[int], max_tokens: int) -> StreamedAnswer:
         """The session's answer to ``prompt``, through the gateway whose turn it is. Raises RuntimeError when it is none."""
         client = self.agent
         body = greedy(client.model, prompt, max_tokens)
         return (await stream(client.http, client.url, COMPLETIONS, body, named(session))).sound()
 
-    async def alone(self, engine: StackEngine, prompt: Sequence[int], max_tokens: int, salt: str) -> Answer:
+    async def alone(
+        self, engine: StackEngine, prompt: Sequence[int], max_tokens: int, salt: str
+    ) -> StreamedAnswer:
         """What the engine says when it is asked past the gateways; it stores nothing, and finds what it computed under this salt."""
         body = greedy(engine.model_name, prompt, max_tokens) | past_the_gateways(salt)
         return (await stream(self.http, engine.vllm_url, COMPLETIONS, body)).sound()

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from cwm.stack.engine import StackEngine
 from cwm_bench.fleet.fleet import Fleet, named, new_session, past_the_gateways
-from cwm_bench.fleet.stream import CHAT, COMPLETIONS, Answer, stream
+from cwm_bench.fleet.stream import CHAT, COMPLETIONS, StreamedAnswer, stream
 from cwm_bench.harness.agent import Agent
 from cwm_bench.harness.figures import Section
 
@@ -43,8 +43,8 @@ class Killed:
 
     request: Request
     engine: str
-    answer: Answer
-    undisturbed: Answer
+    answer: StreamedAnswer
+    undisturbed: StreamedAnswer
     seen_tokens: int
     went_on: int
 
@@ -139,7 +139,9 @@ class _Watch:
             self.reached.set()
 
 
-async def _streamed(client: Agent, path: str, body: Mapping[str, Any], session: str, watch: _Watch) -> Answer:
+async def _streamed(
+    client: Agent, path: str, body: Mapping[str, Any], session: str, watch: _Watch
+) -> StreamedAnswer:
     try:
         return await stream(client.http, client.url, path, body, named(session), on_tokens=watch.see)
     finally:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from cwm.domain.prefix import restorable_tokens, stored_chunks
 from cwm_bench.fleet.fleet import CHUNK, Fleet, new_session
-from cwm_bench.fleet.stream import Answer
+from cwm_bench.fleet.stream import StreamedAnswer
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Section, median, ratio
 
@@ -32,6 +32,11 @@ class MovedTurn:
     move_ms: float
     first_ms: float
     as_undisturbed: bool
+
+    @property
+    def hit_tokens(self) -> int:
+        """Of the whole blocks of the context, those that the turn had not to compute."""
+        return min(self.cached_tokens, restorable_tokens(self.context_tokens, CHUNK))
 
     @property
     def restored_all(self) -> bool:
@@ -61,7 +66,7 @@ class _Step:
     """A turn of the undisturbed conversation."""
 
     prompt: list[int]
-    answer: Answer
+    answer: StreamedAnswer
 
     @property
     def context(self) -> list[int]:
@@ -187,7 +192,7 @@ def summary(result: MoveFigures) -> dict[str, Any]:
     return {
         "moves": len(result.turns),
         "moves_exact": sum(turn.is_exact for turn in result.turns),
-        "moved_hit_share": ratio(sum(turn.cached_tokens for turn in result.turns), whole),
+        "moved_hit_share": ratio(sum(turn.hit_tokens for turn in result.turns), whole),
         "move_ms": median([turn.move_ms for turn in result.turns]),
         "ttft_ms_after_move": first,
         "ttft_ms_cold": cold,

@@ -18,7 +18,7 @@ class FleetPart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class FleetRun:
     """How often a session is moved, and an engine killed."""
 
     moves: int = 20

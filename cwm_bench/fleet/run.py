@@ -11,7 +11,7 @@ from cwm import __version__
 from cwm.settings import Settings
 from cwm_bench.fleet import beside, drain, kills, moves, traffic
 from cwm_bench.fleet.fleet import fleet
-from cwm_bench.fleet.parts import Extent, FleetPart
+from cwm_bench.fleet.parts import FleetPart, FleetRun
 from cwm_bench.harness.figures import Report
 from cwm_bench.harness.folder import own_folder
 from cwm_bench.harness.schedule import Schedule
@@ -22,7 +22,7 @@ async def run(
     progress: Callable[[str], None],
     publish: Callable[[Report], None],
     parts: Sequence[FleetPart],
-    extent: Extent,
+    extent: FleetRun,
 ) -> Report:
     """Measure ``parts`` once, on a stack of its own in a temporary folder; ``publish`` gets the report after each."""
     report = Report(

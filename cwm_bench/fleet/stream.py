@@ -18,7 +18,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class Answer:
+class StreamedAnswer:
     """What a client made of one stream; ``first_ms`` until its first token. ``fault`` says why it is no whole answer."""
 
     ids: list[int] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Answer:
     def is_whole(self) -> bool:
         return self.ended and not self.fault and len(self.names) == 1
 
-    def says_what(self, other: Answer) -> bool:
+    def says_what(self, other: StreamedAnswer) -> bool:
         """Whether both have the same tokens, text, tool calls and reason to end."""
         return (self.ids, self.text, self.calls, self.reason) == (
             other.ids,
@@ -48,7 +48,7 @@ class Answer:
             other.reason,
         )
 
-    def sound(self) -> Answer:
+    def sound(self) -> StreamedAnswer:
         """Itself. Raises RuntimeError unless it is whole."""
         if not self.is_whole:
             raise RuntimeError(f"a stream broke off: {self.fault or 'without its end'}")
@@ -92,7 +92,7 @@ async def stream(
     headers: Mapping[str, str] = _NONE,
     *,
     on_tokens: Callable[[int], None] = lambda _: None,
-) -> Answer:
+) -> StreamedAnswer:
     """The greedy answer to ``body``, with its token ids; ``on_tokens`` gets their number so far. What went wrong is its ``fault``."""
     request = {
         "temperature": 0,
@@ -101,7 +101,7 @@ async def stream(
         "stream_options": {"include_usage": True},
         **body,
     }
-    answer = Answer()
+    answer = StreamedAnswer()
     started = time.perf_counter()
     try:
         async with http.stream("POST", f"{url}{path}", json=request, headers=dict(headers)) as response:

@@ -13,15 +13,16 @@ from uuid import uuid4
 import httpx2
 
 from cwm.stack.engine import StackEngine
+from cwm_bench.agents.sides import asking
 from cwm_bench.fleet.fleet import Fleet, named, new_session
 from cwm_bench.fleet.stream import COMPLETIONS
 from cwm_bench.harness.figures import Section
 
 REQUESTS: Final = 1_000
-_AT_ONCE: Final = 12
-_ANSWER_TOKENS: Final = 4
+_AT_ONCE: Final = 48
+_ANSWER_TOKENS: Final = 2
 _PROMPTS: Final = 20
-_SESSION_EVERY: Final = 4
+_SESSION_EVERY: Final = 3
 _ANSWERED: Final = "vllm:request_success_total"
 
 
@@ -58,12 +59,21 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
     models = list(dict.fromkeys(served.values()))
     fleet.report(f"{REQUESTS:,} requests to {' and '.join(models)}, {_AT_ONCE} at once")
     places, before, started = asyncio.Semaphore(_AT_ONCE), await _counts(fleet), time.perf_counter()
-    asked = await asyncio.gather(
-        *(
-            _ask(fleet, places, number, models[number % len(models)], prompts[number // 2 % len(prompts)])
-            for number in range(REQUESTS)
+    async with asking() as http:
+        urls = [client.url for client in fleet.agents]
+        asked = await asyncio.gather(
+            *(
+                _ask(
+                    http,
+                    urls[number // len(models) % len(urls)],
+                    places,
+                    number,
+                    models[number % len(models)],
+                    prompts[number // 2 % len(prompts)],
+                )
+                for number in range(REQUESTS)
+            )
         )
-    )
     seconds, after = time.perf_counter() - started, await _counts(fleet)
     counts = {name: round(after[name] - before[name]) for name in after}
     return figures(asked, references, served, counts, seconds)
@@ -81,14 +91,13 @@ async def _reference(fleet: Fleet, engine: StackEngine, prompt: str) -> Referenc
     return Reference(tuple(choice["prompt_token_ids"]), tuple(choice["token_ids"]))
 
 
-async def _ask(fleet: Fleet, places: asyncio.Semaphore, number: int, model: str, prompt: str) -> Asked:
-    """Every fourth request in a session of its own."""
+async def _ask(
+    http: httpx2.AsyncClient, url: str, places: asyncio.Semaphore, number: int, model: str, prompt: str
+) -> Asked:
+    """Every third request in a session of its own."""
     headers = {} if number % _SESSION_EVERY else named(new_session())
     async with places:
-        client = fleet.agents[number // 2 % len(fleet.agents)]
-        response = await client.http.post(
-            f"{client.url}{COMPLETIONS}", json=_body(model, prompt), headers=headers
-        )
+        response = await http.post(f"{url}{COMPLETIONS}", json=_body(model, prompt), headers=headers)
     if response.status_code != httpx2.codes.OK:
         raise RuntimeError(f"request {number} was answered {response.status_code}: {response.text[:300]}")
     answer = response.json()
@@ -122,7 +131,7 @@ def figures(
         f"traffic: {len(asked):,} requests to two models on three engines, through two gateways",
         ("engine", "its model", "requests it answered", "requests for this model"),
         [(engine, model, counts[engine], wanted[model]) for engine, model in served.items()],
-        note=f"{_AT_ONCE} at once, {seconds:.0f} s; every fourth in a session. An answer is of the wrong model if it names another, or if the engine that gave it read the "
+        note=f"{_AT_ONCE} at once, {seconds:.0f} s; every third in a session of its own. An answer is of the wrong model if it names another, or if the engine that gave it read the "
         "prompt with another vocabulary than the model's own engine does; so is each request that an engine counted beyond those for its model",
     )
     return section, {

@@ -19,8 +19,8 @@ from cwm_bench.fleet.drain import TurnAfterDrain
 from cwm_bench.fleet.fleet import counter, fleet_plan
 from cwm_bench.fleet.kills import Killed, request
 from cwm_bench.fleet.moves import MovedTurn, MoveFigures
-from cwm_bench.fleet.parts import Extent, FleetPart
-from cwm_bench.fleet.stream import CHAT, Answer, stream
+from cwm_bench.fleet.parts import FleetPart, FleetRun
+from cwm_bench.fleet.stream import CHAT, StreamedAnswer, stream
 from cwm_bench.fleet.traffic import Asked, Reference
 from cwm_bench.harness import vllm_router
 
@@ -49,11 +49,13 @@ def lines(*events: dict[str, Any], end: bool = True) -> str:
     return "".join(f"data: {each}\n\n" for each in sent)
 
 
-def whole(**changes: Any) -> Answer:
-    return replace(Answer([1, 2], "ab", {}, {"a"}, "small", "length", 10, 0, 1.0, 2.0, True), **changes)
+def whole(**changes: Any) -> StreamedAnswer:
+    return replace(
+        StreamedAnswer([1, 2], "ab", {}, {"a"}, "small", "length", 10, 0, 1.0, 2.0, True), **changes
+    )
 
 
-async def read(status: int, content: str) -> tuple[Answer, list[int]]:
+async def read(status: int, content: str) -> tuple[StreamedAnswer, list[int]]:
     counts: list[int] = []
     transport = httpx2.MockTransport(lambda _: httpx2.Response(status, text=content))
     async with httpx2.AsyncClient(transport=transport) as http:
@@ -107,7 +109,7 @@ def test_a_move_is_exact_only_if_all_of_it_is() -> None:
 
 def test_first_tokens_after_moves_are_compared_with_those_after_thaws_and_cold_ones() -> None:
     slower = replace(MOVED, first_ms=40.0, cached_tokens=96, as_undisturbed=False)
-    result = MoveFigures([MOVED, slower], [(40.0, 20.0), (40.0, 20.0)], [3_000.0])
+    result = MoveFigures([replace(MOVED, cached_tokens=256), slower], [(40.0, 20.0), (40.0, 20.0)], [3_000.0])
     figures = moves.summary(result)
     assert (figures["moves"], figures["moves_exact"]) == (2, 1)
     assert figures["moved_hit_share"] == 0.75
@@ -181,14 +183,18 @@ def test_a_counter_is_the_sum_of_its_samples() -> None:
     assert counter(text, "a_total", 'x="2"') == 3
 
 
-def test_the_fleet_is_two_engines_of_one_model_and_one_of_another_with_equal_chunks(tmp_path: Path) -> None:
+def test_the_fleet_is_two_engines_of_one_model_and_one_of_another_with_equal_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_memory_gb", "_free_gb", "_shm_free_gb"):
+        monkeypatch.setattr(f"cwm.stack.plan.{name}", lambda: 64.0)
     plan = fleet_plan(load({}), tmp_path, lambda _: None)
     assert [engine.model for engine in plan.engines] == ["smollm2-135m", "smollm2-135m", "tiny"]
     assert {(engine.chunk_size, engine.dtype) for engine in plan.engines} == {(64, "float32")}
 
 
 def test_more_moves_and_kills_take_longer() -> None:
-    few, many = Extent(2, 2), Extent(20, 20)
+    few, many = FleetRun(2, 2), FleetRun(20, 20)
     assert all(few.seconds(part) < many.seconds(part) for part in (FleetPart.MOVES, FleetPart.KILLS))
     assert few.seconds(FleetPart.TRAFFIC) == many.seconds(FleetPart.TRAFFIC)
     assert sum(map(many.seconds, FleetPart)) < 35 * 60
