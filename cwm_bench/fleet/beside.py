@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
+from uuid import uuid4
 
 import httpx2
 
 from cwm.domain.prefix import restorable_tokens
 from cwm.stack.engine import StackEngine
 from cwm.stack.errors import StackError
-from cwm_bench.fleet.fleet import CHUNK, Fleet, greedy, named, new_session
+from cwm_bench.fleet.fleet import CHUNK, Fleet, greedy, named
 from cwm_bench.fleet.moves import ANSWER_TOKENS, QUESTION_TOKENS, TOKENS
 from cwm_bench.fleet.stream import COMPLETIONS, StreamedAnswer, stream
 from cwm_bench.harness import vllm_router
@@ -25,7 +26,7 @@ from cwm_bench.harness.figures import Section, ratio
 KILLED, DRAINED = "killed", "drained"
 _AGAIN_SECONDS: Final = 0.5
 _PATIENCE_SECONDS: Final = 300.0
-_ANSWERED: Final = "vllm:request_success_total"
+_BEYOND: Final = 10  # tokens: answers have more, what stack and gateways ask an engine has fewer
 
 
 class Side(Protocol):
@@ -109,7 +110,7 @@ class _Router:
 async def measure(fleet: Fleet, folder: Path) -> tuple[Section, dict[str, Any]]:
     corpus = await read_corpus(fleet.stack, 2 * TOKENS + 8 * QUESTION_TOKENS)
     half = len(corpus) // 2
-    turns = await _turns(fleet, _Cwm(fleet, new_session()), list(corpus[:half]))
+    turns = await _turns(fleet, _Cwm(fleet, fleet.session()), list(corpus[:half]))
     reason = ""
     try:
         async with _router(fleet, folder) as router:
@@ -126,7 +127,7 @@ async def _router(fleet: Fleet, folder: Path) -> AsyncIterator[_Router]:
     program = await asyncio.to_thread(vllm_router.installed, folder / "vllm-router")
     engines = [engine.vllm_url for engine in fleet.twins]
     async with vllm_router.vllm_router(program, engines, folder / "vllm-router.log") as url:
-        yield _Router(fleet.http, url, fleet.stack.model_name, new_session())
+        yield _Router(fleet.http, url, fleet.stack.model_name, f"fleet_{uuid4().hex[:12]}")
 
 
 async def _turns(fleet: Fleet, side: Side, corpus: list[int]) -> list[NextTurn]:
@@ -180,15 +181,12 @@ async def _next(side: Side, prompt: Sequence[int]) -> tuple[StreamedAnswer, int,
             await asyncio.sleep(_AGAIN_SECONDS)
 
 
-async def _answered(fleet: Fleet, but: StackEngine | None = None) -> dict[str, float]:
+async def _answered(fleet: Fleet, but: StackEngine | None = None) -> dict[str, int]:
     """Requests that each of the twins has answered since its vLLM started; of one that was ``but`` just killed, none."""
-    return {
-        each.name: 0.0 if each is but else await fleet.counted(each.vllm_url, _ANSWERED)
-        for each in fleet.twins
-    }
+    return {each.name: 0 if each is but else await fleet.answered(each, _BEYOND) for each in fleet.twins}
 
 
-async def _busiest(fleet: Fleet, before: dict[str, float]) -> StackEngine:
+async def _busiest(fleet: Fleet, before: dict[str, int]) -> StackEngine:
     """The engine that has answered since then."""
     now = await _answered(fleet)
     return max(fleet.twins, key=lambda each: now[each.name] - before[each.name])

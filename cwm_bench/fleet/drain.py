@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from cwm.domain.prefix import restorable_tokens
-from cwm_bench.fleet.fleet import CHUNK, Fleet, new_session
+from cwm_bench.fleet.fleet import CHUNK, Fleet
 from cwm_bench.fleet.moves import ANSWER_TOKENS, QUESTION_TOKENS
 from cwm_bench.fleet.stream import StreamedAnswer
 from cwm_bench.harness.corpus import read_corpus
@@ -43,7 +43,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
     question, at = list(corpus[:QUESTION_TOKENS]), QUESTION_TOKENS
     contexts: dict[str, list[int]] = {}
     for size in SIZES:
-        session, prompt = new_session(), list(corpus[at : at + size])
+        session, prompt = fleet.session(), list(corpus[at : at + size])
         at += size
         fleet.report(f"a session of {size:,} tokens on {engine.name}")
         contexts[session] = [*prompt, *(await fleet.turn(session, prompt, ANSWER_TOKENS)).ids]

@@ -33,6 +33,7 @@ _READY_SECONDS: Final = 400.0
 _GB: Final = 1.0
 _DISK_GB: Final = 4.0
 _VALKEY_GB: Final = 2.0
+_GENERATED: Final = "vllm:request_generation_tokens"
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Fleet:
     stack: LocalStack
     agents: Sequence[Agent]
     report: Callable[[str], None]
+    _sessions: list[str] = field(default_factory=list)
     _turns: Iterator[Agent] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,16 @@ class Fleet:
         """The other one of the twins."""
         one, two = self.twins
         return two if engine is one else one
+
+    def session(self, name: str | None = None) -> str:
+        """The id of a new session, or ``name``, of one that there is. It is deleted with the part that measures."""
+        self._sessions.append(name or f"fleet_{uuid4().hex[:12]}")
+        return self._sessions[-1]
+
+    async def forget(self) -> None:
+        """Delete the sessions of the part that has been measured, so that the next drain is of its own ones."""
+        while self._sessions:
+            await self.agent.tool("session_delete", session_id=self._sessions.pop())
 
     async def turn(self, session: str, prompt: Sequence[int], max_tokens: int) -> StreamedAnswer:
         """The session's answer to ``prompt``, through the gateway whose turn it is. Raises RuntimeError when it is none."""
@@ -120,6 +132,15 @@ class Fleet:
         label = f'event="{event}"'
         return sum([await self.counted(each.url, "cwm_events_total", label) for each in self.agents])
 
+    async def answered(self, engine: StackEngine, beyond: int = 1) -> int:
+        """Requests for more than ``beyond`` tokens (1, 2, 5, 10) that its vLLM has answered since it started.
+
+        Of the gateways' own, about its weights, each is for one token, and of the stack's first one for a few.
+        """
+        text = (await self.http.get(f"{engine.vllm_url}/metrics")).raise_for_status().text
+        shorter = counter(text, f"{_GENERATED}_bucket", f'le="{beyond:.1f}"')
+        return round(counter(text, f"{_GENERATED}_count") - shorter)
+
     async def counted(self, url: str, name: str, label: str = "") -> float:
         """The sum of a counter with this label at ``/metrics``."""
         text = (await self.http.get(f"{url}/metrics")).raise_for_status().text
@@ -142,10 +163,6 @@ def past_the_gateways(salt: str) -> dict[str, Any]:
 
 def named(session: str) -> dict[str, str]:
     return {"CWM-Session-Id": session}
-
-
-def new_session() -> str:
-    return f"fleet_{uuid4().hex[:12]}"
 
 
 @asynccontextmanager

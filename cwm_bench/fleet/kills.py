@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from cwm.stack.engine import StackEngine
-from cwm_bench.fleet.fleet import Fleet, named, new_session, past_the_gateways
+from cwm_bench.fleet.fleet import Fleet, named, past_the_gateways
 from cwm_bench.fleet.stream import CHAT, COMPLETIONS, StreamedAnswer, stream
 from cwm_bench.harness.agent import Agent
 from cwm_bench.harness.figures import Section
@@ -108,7 +108,7 @@ async def measure(fleet: Fleet, kills: int) -> tuple[Section, dict[str, Any]]:
 
 
 async def _killed(fleet: Fleet, engine: StackEngine, asked: Request) -> Killed:
-    client, session = fleet.agent, new_session()
+    client, session = fleet.agent, fleet.session()
     body = {**asked.body, "model": client.model}
     alone = body | past_the_gateways(f"undisturbed-{uuid4().hex}")
     undisturbed = (await stream(fleet.http, engine.vllm_url, asked.path, alone)).sound()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from cwm.domain.prefix import restorable_tokens, stored_chunks
-from cwm_bench.fleet.fleet import CHUNK, Fleet, new_session
+from cwm_bench.fleet.fleet import CHUNK, Fleet
 from cwm_bench.fleet.stream import StreamedAnswer
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Section, median, ratio
@@ -82,7 +82,7 @@ async def measure(fleet: Fleet, moves: int) -> tuple[Section, dict[str, Any]]:
     for _ in range(_COLD - 1):
         cold = await fleet.alone(fleet.twins[0], steps[0].prompt, 1, f"cold-{uuid4().hex}")
         result.cold_ms.append(cold.first_ms)
-    session = new_session()
+    session = fleet.session()
     fleet.report("the same conversation through the gateways")
     await fleet.turn(session, steps[0].prompt, ANSWER_TOKENS)
     await fleet.place(session, fleet.twins[0])
@@ -127,7 +127,7 @@ async def _moved(fleet: Fleet, session: str, number: int, before: _Step, step: _
 async def _thaws(fleet: Fleet, session: str, step: _Step) -> list[tuple[float, float]]:
     """Freeze the conversation; thaw it on engines that have none of its KV, and go on."""
     window = f"fleet-{uuid4().hex[:8]}"
-    await fleet.agent.tool("window_freeze", session_id=session, window_name=window)
+    await fleet.agent.tool("window_freeze", session_id=session, window_name=window, keep_session=True)
     times = []
     for number in range(1, _THAWS + 1):
         fleet.report(f"thaw {number} of {_THAWS}")
@@ -135,10 +135,12 @@ async def _thaws(fleet: Fleet, session: str, step: _Step) -> list[tuple[float, f
         started = time.perf_counter()
         thawed = await fleet.agent.tool("window_thaw", window_name=window)
         thaw_ms = (time.perf_counter() - started) * 1000
-        answer = await fleet.turn(thawed["session_id"], step.prompt, ANSWER_TOKENS)
+        going_on = fleet.session(thawed["session_id"])
+        answer = await fleet.turn(going_on, step.prompt, ANSWER_TOKENS)
         if thawed["partial"] or answer.cached_tokens < restorable_tokens(thawed["token_count"], CHUNK):
             raise RuntimeError(f"a thaw did not restore its window: {thawed}")
         times.append((thaw_ms, answer.first_ms))
+    await fleet.agent.tool("window_delete", window_name=window, force=True)
     return times
 
 

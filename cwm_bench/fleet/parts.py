@@ -8,13 +8,13 @@ from typing import Final
 
 
 class FleetPart(StrEnum):
-    """In the order in which they run."""
+    """In the order in which they run, the longest one last."""
 
     MOVES = "moves"
-    KILLS = "kills"
     DRAIN = "drain"
     TRAFFIC = "traffic"
     BESIDE = "beside"
+    KILLS = "kills"
 
 
 @dataclass(frozen=True, slots=True)

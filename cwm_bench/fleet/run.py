@@ -41,9 +41,13 @@ async def run(
             "dtype": stack.plan.dtype,
             "chunk": stack.chunk_size,
         }
-        await schedule.measure(FleetPart.MOVES, partial(moves.measure, running, extent.moves))
-        await schedule.measure(FleetPart.KILLS, partial(kills.measure, running, extent.kills))
-        await schedule.measure(FleetPart.DRAIN, partial(drain.measure, running))
-        await schedule.measure(FleetPart.TRAFFIC, partial(traffic.measure, running))
-        await schedule.measure(FleetPart.BESIDE, partial(beside.measure, running, folder))
+        for part, work in (
+            (FleetPart.MOVES, partial(moves.measure, running, extent.moves)),
+            (FleetPart.DRAIN, partial(drain.measure, running)),
+            (FleetPart.TRAFFIC, partial(traffic.measure, running)),
+            (FleetPart.BESIDE, partial(beside.measure, running, folder)),
+            (FleetPart.KILLS, partial(kills.measure, running, extent.kills)),
+        ):
+            await schedule.measure(part, work)
+            await running.forget()
     return report

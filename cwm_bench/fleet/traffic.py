@@ -14,7 +14,7 @@ import httpx2
 
 from cwm.stack.engine import StackEngine
 from cwm_bench.agents.sides import asking
-from cwm_bench.fleet.fleet import Fleet, named, new_session
+from cwm_bench.fleet.fleet import Fleet, named
 from cwm_bench.fleet.stream import COMPLETIONS
 from cwm_bench.harness.figures import Section
 
@@ -23,7 +23,6 @@ _AT_ONCE: Final = 48
 _ANSWER_TOKENS: Final = 2
 _PROMPTS: Final = 20
 _SESSION_EVERY: Final = 3
-_ANSWERED: Final = "vllm:request_success_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
                     http,
                     urls[number // len(models) % len(urls)],
                     places,
-                    number,
+                    None if number % _SESSION_EVERY else fleet.session(),
                     models[number % len(models)],
                     prompts[number // 2 % len(prompts)],
                 )
@@ -75,13 +74,13 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
             )
         )
     seconds, after = time.perf_counter() - started, await _counts(fleet)
-    counts = {name: round(after[name] - before[name]) for name in after}
+    counts = {name: after[name] - before[name] for name in after}
     return figures(asked, references, served, counts, seconds)
 
 
-async def _counts(fleet: Fleet) -> dict[str, float]:
+async def _counts(fleet: Fleet) -> dict[str, int]:
     """Requests that each engine has answered, by its own counter."""
-    return {each.name: await fleet.counted(each.vllm_url, _ANSWERED) for each in fleet.stack.engines}
+    return {each.name: await fleet.answered(each) for each in fleet.stack.engines}
 
 
 async def _reference(fleet: Fleet, engine: StackEngine, prompt: str) -> Reference:
@@ -92,14 +91,18 @@ async def _reference(fleet: Fleet, engine: StackEngine, prompt: str) -> Referenc
 
 
 async def _ask(
-    http: httpx2.AsyncClient, url: str, places: asyncio.Semaphore, number: int, model: str, prompt: str
+    http: httpx2.AsyncClient,
+    url: str,
+    places: asyncio.Semaphore,
+    session: str | None,
+    model: str,
+    prompt: str,
 ) -> Asked:
-    """Every third request in a session of its own."""
-    headers = {} if number % _SESSION_EVERY else named(new_session())
+    headers = {} if session is None else named(session)
     async with places:
         response = await http.post(f"{url}{COMPLETIONS}", json=_body(model, prompt), headers=headers)
     if response.status_code != httpx2.codes.OK:
-        raise RuntimeError(f"request {number} was answered {response.status_code}: {response.text[:300]}")
+        raise RuntimeError(f"a request was answered {response.status_code}: {response.text[:300]}")
     answer = response.json()
     choice = answer["choices"][0]
     return Asked(

@@ -73,5 +73,5 @@ def test_what_was_measured_before_a_failure_stands(extents: list[FleetRun]) -> N
     assert run.exit_code == 1
     assert extents == [FleetRun(20, 20)]
     document = json.loads(Path("fleet.json").read_text())
-    assert document["summary"] == {"moves_seen": 1, "kills_seen": 1, "drain_seen": 1}
-    assert document["context"]["parts"] == ["moves", "kills", "drain"]
+    assert document["summary"] == {"moves_seen": 1, "drain_seen": 1}
+    assert document["context"]["parts"] == ["moves", "drain"]
