@@ -1,1 +1,1 @@
-"""Several engines behind two gateways: moves, deaths, drains, and who answers, beside a router that is only sticky."""
+"""Moves, kills and drains of engines behind two gateways, compared with a router that has session affinity only."""

@@ -73,15 +73,15 @@ class _Cwm:
     name: str = "CWM"
 
     async def ask(self, prompt: Sequence[int]) -> StreamedAnswer:
-        client = self.fleet.agent
+        client = self.fleet.next_agent()
         body = greedy(client.model, prompt, ANSWER_TOKENS)
         return await stream(client.http, client.url, COMPLETIONS, body, named(self.session))
 
     async def drain(self, engine: StackEngine) -> None:
-        await self.fleet.agent.tool("engine_drain", engine=engine.name)
+        await self.fleet.next_agent().tool("engine_drain", engine=engine.name)
 
     async def undo(self, engine: StackEngine) -> None:
-        await self.fleet.agent.tool("engine_drain", engine=engine.name, undo=True)
+        await self.fleet.next_agent().tool("engine_drain", engine=engine.name, undo=True)
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ async def measure(fleet: Fleet, folder: Path) -> tuple[Section, dict[str, Any]]:
 async def _router(fleet: Fleet, folder: Path) -> AsyncIterator[_Router]:
     fleet.report(f"installing {vllm_router.PACKAGE}")
     program = await asyncio.to_thread(vllm_router.installed, folder / "vllm-router")
-    engines = [engine.vllm_url for engine in fleet.twins]
+    engines = [engine.vllm_url for engine in fleet.small_engines]
     async with vllm_router.vllm_router(program, engines, folder / "vllm-router.log") as url:
         yield _Router(fleet.http, url, fleet.stack.model_name, f"fleet_{uuid4().hex[:12]}")
 
@@ -182,14 +182,16 @@ async def _next(side: Side, prompt: Sequence[int]) -> tuple[StreamedAnswer, int,
 
 
 async def _answered(fleet: Fleet, but: StackEngine | None = None) -> dict[str, int]:
-    """Requests that each of the twins has answered since its vLLM started; of one that was ``but`` just killed, none."""
-    return {each.name: 0 if each is but else await fleet.answered(each, _BEYOND) for each in fleet.twins}
+    """Requests that each engine of the small model has answered since its vLLM started; of one that was ``but`` just killed, none."""
+    return {
+        each.name: 0 if each is but else await fleet.answered(each, _BEYOND) for each in fleet.small_engines
+    }
 
 
 async def _busiest(fleet: Fleet, before: dict[str, int]) -> StackEngine:
     """The engine that has answered since then."""
     now = await _answered(fleet)
-    return max(fleet.twins, key=lambda each: now[each.name] - before[each.name])
+    return max(fleet.small_engines, key=lambda each: now[each.name] - before[each.name])
 
 
 def figures(turns: Sequence[NextTurn], reason: str) -> tuple[Section, dict[str, Any]]:

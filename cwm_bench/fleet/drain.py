@@ -33,11 +33,11 @@ class TurnAfterDrain:
 
     @property
     def is_exact(self) -> bool:
-        return self.answer.says_what(self.undisturbed)
+        return self.answer.equals(self.undisturbed)
 
 
 async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
-    engine = fleet.twins[0]
+    engine = fleet.small_engines[0]
     target = fleet.other(engine)
     corpus = await read_corpus(fleet.stack, sum(SIZES) + QUESTION_TOKENS * len(SIZES))
     question, at = list(corpus[:QUESTION_TOKENS]), QUESTION_TOKENS
@@ -51,7 +51,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
     await fleet.empty(target)
     fleet.report(f"draining {engine.name}")
     started = time.perf_counter()
-    drained = await fleet.agent.tool("engine_drain", engine=engine.name)
+    drained = await fleet.next_agent().tool("engine_drain", engine=engine.name)
     drain_ms = (time.perf_counter() - started) * 1000
     try:
         turns = [
@@ -60,7 +60,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
         ]
         left = await _sessions(fleet, engine.name)
     finally:
-        await fleet.agent.tool("engine_drain", engine=engine.name, undo=True)
+        await fleet.next_agent().tool("engine_drain", engine=engine.name, undo=True)
     after = []
     for _, context, answer in turns:
         salt = f"undisturbed-{uuid4().hex}"
@@ -70,7 +70,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
 
 
 async def _sessions(fleet: Fleet, engine: str) -> int:
-    (listed,) = (await fleet.agent.tool("engine_list", engine=engine))["engines"]
+    (listed,) = (await fleet.next_agent().tool("engine_list", engine=engine))["engines"]
     return int(listed["sessions"])
 
 

@@ -1,4 +1,4 @@
-"""Two engines of the small model, one of the tiny one, and two gateways in front of them with one registry."""
+"""Starts two engines of the small model, one of the tiny model, and two gateways with one registry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GENERATED: Final = "vllm:request_generation_tokens"
 
 @dataclass(slots=True)
 class Fleet:
-    """``agents``: a client of each gateway, which take turns in ``agent``."""
+    """A running fleet. ``agents``: one client per gateway; ``next_agent`` returns them in turns."""
 
     stack: LocalStack
     agents: Sequence[Agent]
@@ -49,9 +49,8 @@ class Fleet:
     def __post_init__(self) -> None:
         self._turns = itertools.cycle(self.agents)
 
-    @property
-    def agent(self) -> Agent:
-        """A client of the gateway whose turn it is."""
+    def next_agent(self) -> Agent:
+        """A client of the next gateway, round-robin."""
         return next(self._turns)
 
     @property
@@ -59,52 +58,52 @@ class Fleet:
         return self.agents[0].http
 
     @property
-    def twins(self) -> tuple[StackEngine, StackEngine]:
+    def small_engines(self) -> tuple[StackEngine, StackEngine]:
         """The engines of the small model."""
         one, two, *_ = self.stack.engines
         return one, two
 
     def other(self, engine: StackEngine) -> StackEngine:
-        """The other one of the twins."""
-        one, two = self.twins
+        """The other engine of the small model."""
+        one, two = self.small_engines
         return two if engine is one else one
 
     def session(self, name: str | None = None) -> str:
-        """The id of a new session, or ``name``, of one that there is. It is deleted with the part that measures."""
+        """A new session id, or ``name`` itself; ``forget`` deletes the session."""
         self._sessions.append(name or f"fleet_{uuid4().hex[:12]}")
         return self._sessions[-1]
 
     async def forget(self) -> None:
-        """Delete the sessions of the part that has been measured, so that the next drain is of its own ones."""
+        """Delete all sessions so far, so that a later drain moves only its own."""
         while self._sessions:
-            await self.agent.tool("session_delete", session_id=self._sessions.pop())
+            await self.next_agent().tool("session_delete", session_id=self._sessions.pop())
 
     async def turn(self, session: str, prompt: Sequence[int], max_tokens: int) -> StreamedAnswer:
-        """The session's answer to ``prompt``, through the gateway whose turn it is. Raises RuntimeError when it is none."""
-        client = self.agent
+        """Ask ``prompt`` in the session through the next gateway. Raises RuntimeError unless the answer is whole."""
+        client = self.next_agent()
         body = greedy(client.model, prompt, max_tokens)
         return (await stream(client.http, client.url, COMPLETIONS, body, named(session))).sound()
 
     async def alone(
         self, engine: StackEngine, prompt: Sequence[int], max_tokens: int, salt: str
     ) -> StreamedAnswer:
-        """What the engine says when it is asked past the gateways; it stores nothing, and finds what it computed under this salt."""
+        """Ask the engine directly. It stores nothing in LMCache; its prefix cache reuses only what has the same salt."""
         body = greedy(engine.model_name, prompt, max_tokens) | past_the_gateways(salt)
         return (await stream(self.http, engine.vllm_url, COMPLETIONS, body)).sound()
 
     async def place(self, session: str, engine: StackEngine) -> None:
-        """Have ``engine`` serve a session that is somewhere."""
-        await self.agent.tool("session_move", session_id=session, engine=engine.name)
+        """Move the session to ``engine`` if another one serves it."""
+        await self.next_agent().tool("session_move", session_id=session, engine=engine.name)
 
     async def stored(self) -> None:
-        """Return when the twins' LMCache servers have written all that they were given below their memory."""
-        for engine in self.twins:
+        """Wait until the LMCache servers of the small model have written every chunk to Valkey and disk."""
+        for engine in self.small_engines:
             settings = Engine(lmcache_url=engine.lmcache_url, coordinator_url=self.stack.coordinator_url)
             async with aclosing(LmcacheTier(settings)) as kv_tier:
                 await stored(kv_tier)
 
     async def empty(self, *engines: StackEngine) -> None:
-        """Leave these engines without KV of their own: it has to come from the shared tiers."""
+        """Empty vLLM's and LMCache's memory of these engines, so that KV comes from the shared tiers."""
         await self.stored()
         for engine in engines:
             await empty_memory(self.http, engine)
@@ -114,7 +113,7 @@ class Fleet:
         await self.stack.kill(engine.plan.own("vllm"))
 
     async def back(self) -> None:
-        """Return when every engine is ready, and both gateways say so."""
+        """Wait until every engine is ready and both gateways list it as answering."""
         await self.stack.wait_ready(_READY_SECONDS)
         async with asyncio.timeout(_LISTED_SECONDS):
             for client in self.agents:
@@ -128,14 +127,14 @@ class Fleet:
         )
 
     async def events(self, event: str) -> float:
-        """How often the gateways have counted it."""
+        """The count of this event, over both gateways."""
         label = f'event="{event}"'
         return sum([await self.counted(each.url, "cwm_events_total", label) for each in self.agents])
 
     async def answered(self, engine: StackEngine, beyond: int = 1) -> int:
         """Requests for more than ``beyond`` tokens (1, 2, 5, 10) that its vLLM has answered since it started.
 
-        Of the gateways' own, about its weights, each is for one token, and of the stack's first one for a few.
+        The gateways' own requests, about the weights, ask for one token; the stack's warm-up asks for four.
         """
         text = (await self.http.get(f"{engine.vllm_url}/metrics")).raise_for_status().text
         shorter = counter(text, f"{_GENERATED}_bucket", f'le="{beyond:.1f}"')
@@ -167,7 +166,7 @@ def named(session: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def fleet(settings: Settings, folder: Path, report: Callable[[str], None]) -> AsyncIterator[Fleet]:
-    """Start all of it; everything that it stores is in ``folder``. Raises StackError."""
+    """Start engines and gateways; they store everything in ``folder``. Raises StackError."""
     plan = fleet_plan(settings, folder, report)
     async with AsyncExitStack() as opened:
         stack = await opened.enter_async_context(LocalStack(plan, report=report))
@@ -182,7 +181,7 @@ async def fleet(settings: Settings, folder: Path, report: Callable[[str], None])
 
 
 def fleet_plan(settings: Settings, folder: Path, report: Callable[[str], None]) -> StackPlan:
-    """Three engines with the same chunks, the last one of another model, and a Valkey of their own. Raises StackError."""
+    """Three engines with equal chunks, the third with the tiny model, and their own Valkey. Raises StackError."""
     storage = settings.storage.model_copy(
         update={
             "storage_path": folder / "storage",
@@ -207,7 +206,7 @@ def fleet_plan(settings: Settings, folder: Path, report: Callable[[str], None]) 
 
 
 def _variables(stack: LocalStack, folder: Path) -> Mapping[str, str]:
-    """Of both gateways: one registry, one shared store, one list of engines."""
+    """``CWM_*`` variables of both gateways: one registry, one shared store, one list of engines."""
     config = folder / "cwm.yaml"
     engines = {
         engine.name: {"url": engine.vllm_url, "lmcache": engine.lmcache_url} for engine in stack.engines

@@ -1,4 +1,4 @@
-"""SIGKILLs of the engine that is streaming an answer: what the client of the stream makes of it."""
+"""SIGKILLs of an engine in mid-stream, and what the client of the stream receives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOOL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``kill_after``: how many tokens its client has when the engine is killed."""
+    """``kill_after``: the client has received so many tokens when the engine is killed."""
 
     kind: str
     path: str
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """``went_on``: answers that the gateways count as gone on elsewhere since before it."""
+    """``went_on``: how many answers went on at another engine, as the gateways count them."""
 
     request: Request
     engine: str
@@ -50,8 +50,8 @@ class Killed:
 
     @property
     def is_unnoticed(self) -> bool:
-        """One whole stream with what the undisturbed one has, of which another engine gave the rest."""
-        return self.answer.is_whole and self.answer.says_what(self.undisturbed) and self.went_on == 1
+        """Whether the client got one whole stream, equal to the undisturbed one, that another engine finished."""
+        return self.answer.is_whole and self.answer.equals(self.undisturbed) and self.went_on == 1
 
     @property
     def became(self) -> str:
@@ -59,7 +59,7 @@ class Killed:
             return "unnoticed"
         if not self.answer.is_whole:
             return f"BROKE OFF: {self.answer.fault or 'no end'}"
-        return "DIFFERENT" if self.went_on else "the engine was not needed any more"
+        return "DIFFERENT" if self.went_on else "already complete"
 
 
 def request(number: int) -> Request:
@@ -86,7 +86,7 @@ def request(number: int) -> Request:
 
 
 def _calls(path: str) -> Sequence[Mapping[str, str]]:
-    """A conversation in which a tool was called, so that a small model calls it again."""
+    """Messages after which the small model calls the tool again."""
     question = {"role": "user", "content": f"Read {path}."}
     call = json.dumps({"name": "read_notes", "arguments": {"path": path}})
     answer = {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"}
@@ -96,7 +96,7 @@ def _calls(path: str) -> Sequence[Mapping[str, str]]:
 async def measure(fleet: Fleet, kills: int) -> tuple[Section, dict[str, Any]]:
     killed = []
     for number in range(kills):
-        engine = fleet.twins[number % 2]
+        engine = fleet.small_engines[number % 2]
         outcome = await _killed(fleet, engine, request(number))
         killed.append(outcome)
         fleet.report(
@@ -108,7 +108,7 @@ async def measure(fleet: Fleet, kills: int) -> tuple[Section, dict[str, Any]]:
 
 
 async def _killed(fleet: Fleet, engine: StackEngine, asked: Request) -> Killed:
-    client, session = fleet.agent, fleet.session()
+    client, session = fleet.next_agent(), fleet.session()
     body = {**asked.body, "model": client.model}
     alone = body | past_the_gateways(f"undisturbed-{uuid4().hex}")
     undisturbed = (await stream(fleet.http, engine.vllm_url, asked.path, alone)).sound()

@@ -80,12 +80,12 @@ async def measure(fleet: Fleet, moves: int) -> tuple[Section, dict[str, Any]]:
     steps = await _undisturbed(fleet, corpus, moves + 2)
     result.cold_ms = [steps[0].answer.first_ms]
     for _ in range(_COLD - 1):
-        cold = await fleet.alone(fleet.twins[0], steps[0].prompt, 1, f"cold-{uuid4().hex}")
+        cold = await fleet.alone(fleet.small_engines[0], steps[0].prompt, 1, f"cold-{uuid4().hex}")
         result.cold_ms.append(cold.first_ms)
     session = fleet.session()
     fleet.report("the same conversation through the gateways")
     await fleet.turn(session, steps[0].prompt, ANSWER_TOKENS)
-    await fleet.place(session, fleet.twins[0])
+    await fleet.place(session, fleet.small_engines[0])
     for number, (before, step) in enumerate(pairwise(steps[: moves + 1]), 1):
         turn = await _moved(fleet, session, number, before, step)
         result.turns.append(turn)
@@ -102,7 +102,7 @@ async def _undisturbed(fleet: Fleet, corpus: Sequence[int], turns: int) -> list[
     salt, steps = f"undisturbed-{uuid4().hex}", list[_Step]()
     prompt = list(corpus[:TOKENS])
     for number in range(turns):
-        steps.append(_Step(prompt, await fleet.alone(fleet.twins[0], prompt, ANSWER_TOKENS, salt)))
+        steps.append(_Step(prompt, await fleet.alone(fleet.small_engines[0], prompt, ANSWER_TOKENS, salt)))
         at = TOKENS + number * QUESTION_TOKENS
         prompt = [*steps[-1].context, *corpus[at : at + QUESTION_TOKENS]]
     return steps
@@ -110,9 +110,11 @@ async def _undisturbed(fleet: Fleet, corpus: Sequence[int], turns: int) -> list[
 
 async def _moved(fleet: Fleet, session: str, number: int, before: _Step, step: _Step) -> MovedTurn:
     """Move the session to an engine that has none of its KV, and go on there."""
-    target = fleet.twins[number % 2]
+    target = fleet.small_engines[number % 2]
     await fleet.empty(target)
-    receipt, move_ms = await fleet.agent.timed_tool("session_move", session_id=session, engine=target.name)
+    receipt, move_ms = await fleet.next_agent().timed_tool(
+        "session_move", session_id=session, engine=target.name
+    )
     answer = await fleet.turn(session, step.prompt, ANSWER_TOKENS)
     return MovedTurn(
         receipt,
@@ -120,27 +122,27 @@ async def _moved(fleet: Fleet, session: str, number: int, before: _Step, step: _
         answer.cached_tokens,
         move_ms,
         answer.first_ms,
-        answer.says_what(step.answer),
+        answer.equals(step.answer),
     )
 
 
 async def _thaws(fleet: Fleet, session: str, step: _Step) -> list[tuple[float, float]]:
     """Freeze the conversation; thaw it on engines that have none of its KV, and go on."""
     window = f"fleet-{uuid4().hex[:8]}"
-    await fleet.agent.tool("window_freeze", session_id=session, window_name=window, keep_session=True)
+    await fleet.next_agent().tool("window_freeze", session_id=session, window_name=window, keep_session=True)
     times = []
     for number in range(1, _THAWS + 1):
         fleet.report(f"thaw {number} of {_THAWS}")
-        await fleet.empty(*fleet.twins)
+        await fleet.empty(*fleet.small_engines)
         started = time.perf_counter()
-        thawed = await fleet.agent.tool("window_thaw", window_name=window)
+        thawed = await fleet.next_agent().tool("window_thaw", window_name=window)
         thaw_ms = (time.perf_counter() - started) * 1000
         going_on = fleet.session(thawed["session_id"])
         answer = await fleet.turn(going_on, step.prompt, ANSWER_TOKENS)
         if thawed["partial"] or answer.cached_tokens < restorable_tokens(thawed["token_count"], CHUNK):
             raise RuntimeError(f"a thaw did not restore its window: {thawed}")
         times.append((thaw_ms, answer.first_ms))
-    await fleet.agent.tool("window_delete", window_name=window, force=True)
+    await fleet.next_agent().tool("window_delete", window_name=window, force=True)
     return times
 
 

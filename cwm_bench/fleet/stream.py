@@ -1,4 +1,4 @@
-"""Streamed answers as a client reads them, whole or broken."""
+"""Reads streamed answers as a client does, whole or broken."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """What a client made of one stream; ``first_ms`` until its first token. ``fault`` says why it is no whole answer."""
+    """One streamed answer. ``first_ms``: time to the first token. ``fault``: why the stream failed."""
 
     ids: list[int] = field(default_factory=list)
     text: str = ""
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    """The ids of the answer: one, if it is one."""
+    """The ids in its events; a sound stream has one."""
     model: str = ""
     reason: str | None = None
     prompt_tokens: int = 0
@@ -39,8 +39,8 @@ class StreamedAnswer:
     def is_whole(self) -> bool:
         return self.ended and not self.fault and len(self.names) == 1
 
-    def says_what(self, other: StreamedAnswer) -> bool:
-        """Whether both have the same tokens, text, tool calls and reason to end."""
+    def equals(self, other: StreamedAnswer) -> bool:
+        """Whether both have the same tokens, text, tool calls and finish reason."""
         return (self.ids, self.text, self.calls, self.reason) == (
             other.ids,
             other.text,
@@ -49,13 +49,13 @@ class StreamedAnswer:
         )
 
     def sound(self) -> StreamedAnswer:
-        """Itself. Raises RuntimeError unless it is whole."""
+        """Return this answer. Raises RuntimeError unless it is whole."""
         if not self.is_whole:
             raise RuntimeError(f"a stream broke off: {self.fault or 'without its end'}")
         return self
 
     def take(self, line: str) -> None:
-        """A line of the stream."""
+        """Add a line of the stream."""
         if line == "data: [DONE]":
             self.ended = True
         elif line.startswith("data: {"):
@@ -93,7 +93,7 @@ async def stream(
     *,
     on_tokens: Callable[[int], None] = lambda _: None,
 ) -> StreamedAnswer:
-    """The greedy answer to ``body``, with its token ids; ``on_tokens`` gets their number so far. What went wrong is its ``fault``."""
+    """Send ``body`` as a greedy request with token ids. ``on_tokens`` gets the number of tokens so far. Errors become the ``fault``."""
     request = {
         "temperature": 0,
         "stream": True,

@@ -52,7 +52,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
     served = {engine.name: engine.model_name for engine in fleet.stack.engines}
     references = {
         (engine.model_name, prompt): await _reference(fleet, engine, prompt)
-        for engine in (fleet.twins[0], fleet.stack.engines[-1])
+        for engine in (fleet.small_engines[0], fleet.stack.engines[-1])
         for prompt in prompts
     }
     models = list(dict.fromkeys(served.values()))

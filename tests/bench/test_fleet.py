@@ -124,7 +124,7 @@ def test_a_kill_is_unnoticed_if_the_stream_is_whole_and_as_undisturbed_and_went_
     assert killed.became == "unnoticed"
     assert replace(killed, answer=whole(ids=[1, 2, 2])).became == "DIFFERENT"
     assert replace(killed, answer=whole(fault="gone")).became == "BROKE OFF: gone"
-    assert replace(killed, went_on=0).became == "the engine was not needed any more"
+    assert replace(killed, went_on=0).became == "already complete"
     _, summary = kills.figures([killed, replace(killed, went_on=0), replace(killed, request=request(0))])
     assert summary["kills_unnoticed"] == 2
     assert (summary["kills_with_tools"], summary["kills_with_tools_unnoticed"]) == (2, 1)
