@@ -97,7 +97,8 @@ async def measure(fleet: Fleet, kills: int) -> tuple[Section, dict[str, Any]]:
     killed = []
     for number in range(kills):
         engine = fleet.small_engines[number % 2]
-        outcome = await _killed(fleet, engine, request(number))
+        client = fleet.agents[number // 2 % len(fleet.agents)]
+        outcome = await _killed(fleet, client, engine, request(number))
         killed.append(outcome)
         fleet.report(
             f"kill {number + 1} of {kills}: {engine.name} after {outcome.seen_tokens} of {len(outcome.undisturbed.ids)} tokens "
@@ -107,8 +108,8 @@ async def measure(fleet: Fleet, kills: int) -> tuple[Section, dict[str, Any]]:
     return figures(killed)
 
 
-async def _killed(fleet: Fleet, engine: StackEngine, asked: Request) -> Killed:
-    client, session = fleet.next_agent(), fleet.session()
+async def _killed(fleet: Fleet, client: Agent, engine: StackEngine, asked: Request) -> Killed:
+    session = fleet.session()
     body = {**asked.body, "model": client.model}
     alone = body | past_the_gateways(f"undisturbed-{uuid4().hex}")
     undisturbed = (await stream(fleet.http, engine.vllm_url, asked.path, alone)).sound()
