@@ -13,7 +13,6 @@ from uuid import uuid4
 import httpx2
 
 from cwm.stack.engine import StackEngine
-from cwm_bench.agents.sides import asking
 from cwm_bench.fleet.fleet import Fleet, named
 from cwm_bench.fleet.stream import COMPLETIONS
 from cwm_bench.harness.figures import Section
@@ -21,6 +20,7 @@ from cwm_bench.harness.figures import Section
 REQUESTS: Final = 1_000
 _AT_ONCE: Final = 48
 _ANSWER_TOKENS: Final = 2
+_TIMEOUT_SECONDS: Final = 300.0
 _PROMPTS: Final = 20
 _SESSION_EVERY: Final = 3
 
@@ -58,7 +58,9 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
     models = list(dict.fromkeys(served.values()))
     fleet.report(f"{REQUESTS:,} requests to {' and '.join(models)}, {_AT_ONCE} at once")
     places, before, started = asyncio.Semaphore(_AT_ONCE), await _counts(fleet), time.perf_counter()
-    async with asking() as http:
+    # A server closes a connection after some idle seconds, and a request at that moment fails.
+    limits = httpx2.Limits(max_connections=_AT_ONCE, keepalive_expiry=2)
+    async with httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False, limits=limits) as http:
         urls = [client.url for client in fleet.agents]
         asked = await asyncio.gather(
             *(
