@@ -32,12 +32,12 @@ class FleetRun:
         }.get(part, 0.0)
 
 
-_A_MOVE: Final = 5.0
-_A_KILL: Final = 50.0
+_A_MOVE: Final = 8.0
+_A_KILL: Final = 55.0
 _SECONDS: Final = {
     FleetPart.MOVES: 120.0,
+    FleetPart.DRAIN: 90.0,
+    FleetPart.TRAFFIC: 110.0,
+    FleetPart.BESIDE: 250.0,
     FleetPart.KILLS: 10.0,
-    FleetPart.DRAIN: 45.0,
-    FleetPart.TRAFFIC: 120.0,
-    FleetPart.BESIDE: 300.0,
 }
