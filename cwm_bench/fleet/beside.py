@@ -33,11 +33,11 @@ class Side(Protocol):
     name: str
 
     async def ask(self, prompt: Sequence[int]) -> StreamedAnswer:
-        """The answer of the one conversation that this side has; it may have a fault."""
+        """Ask in this side's one conversation; the answer may have a fault."""
         ...
 
     async def drain(self, engine: StackEngine) -> None:
-        """Let nothing be asked there any more, in the words of this side."""
+        """Take the engine out of service with this side's own command."""
         ...
 
     async def undo(self, engine: StackEngine) -> None: ...
@@ -45,9 +45,10 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """``first_ms``: from when it was asked first until its first token, in ``requests`` requests. ``aside_ms``: of the drain itself.
+    """The first turn after a kill or a drain.
 
-    ``cold_ms``: to the first token of the conversation, of which there was no KV.
+    ``first_ms``: from the first of its ``requests`` to the first token. ``aside_ms``: the drain itself. ``cold_ms``: time to the
+    first token of the conversation's opening, without any KV.
     """
 
     side: str
@@ -131,7 +132,7 @@ async def _router(fleet: Fleet, folder: Path) -> AsyncIterator[_Router]:
 
 
 async def _turns(fleet: Fleet, side: Side, corpus: list[int]) -> list[NextTurn]:
-    """A conversation whose engine is killed, and whose engine then is drained."""
+    """Open a conversation, kill its engine and go on, then drain its engine and go on."""
     fleet.report(f"{side.name}: a conversation of {TOKENS:,} tokens")
     context, corpus = corpus[:TOKENS], corpus[TOKENS:]
     before = await _answered(fleet)
@@ -169,7 +170,7 @@ async def _turns(fleet: Fleet, side: Side, corpus: list[int]) -> list[NextTurn]:
 
 
 async def _next(side: Side, prompt: Sequence[int]) -> tuple[StreamedAnswer, int, float]:
-    """The answer, asked again as a client does until it is whole; the number of requests, and ms to its first token."""
+    """Repeat the request until its answer is whole. Returns the answer, the number of requests and ms to the first token."""
     started = time.perf_counter()
     requests = 0
     async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -189,13 +190,13 @@ async def _answered(fleet: Fleet, but: StackEngine | None = None) -> dict[str, i
 
 
 async def _busiest(fleet: Fleet, before: dict[str, int]) -> StackEngine:
-    """The engine that has answered since then."""
+    """The engine that has answered more requests since then."""
     now = await _answered(fleet)
     return max(fleet.small_engines, key=lambda each: now[each.name] - before[each.name])
 
 
 def figures(turns: Sequence[NextTurn], reason: str) -> tuple[Section, dict[str, Any]]:
-    """``reason``: why vllm-router has none."""
+    """``reason``: why vllm-router was left out; empty if it was not."""
     section = Section(
         f"beside vllm-router: the next turn of a conversation of {TOKENS:,} tokens",
         (

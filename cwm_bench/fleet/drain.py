@@ -1,4 +1,4 @@
-"""A drain of an engine with several sessions, and the turns after it."""
+"""Drains an engine that serves several sessions, and measures the turns after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forced moves of one long conversation, beside thaws and a cold prefill of the same tokens."""
+"""Moves one long conversation between two engines; compares with thaws and cold prefills of the same tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MovedTurn:
 
     @property
     def hit_tokens(self) -> int:
-        """Of the whole blocks of the context, those that the turn had not to compute."""
+        """Tokens in whole blocks of the context that the turn did not compute."""
         return min(self.cached_tokens, restorable_tokens(self.context_tokens, CHUNK))
 
     @property
@@ -98,7 +98,7 @@ async def measure(fleet: Fleet, moves: int) -> tuple[Section, dict[str, Any]]:
 
 
 async def _undisturbed(fleet: Fleet, corpus: Sequence[int], turns: int) -> list[_Step]:
-    """The conversation on one engine, past the gateways."""
+    """Hold the conversation on one engine, past the gateways."""
     salt, steps = f"undisturbed-{uuid4().hex}", list[_Step]()
     prompt = list(corpus[:TOKENS])
     for number in range(turns):

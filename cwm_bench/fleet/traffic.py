@@ -1,4 +1,4 @@
-"""Short requests to two models on three engines, through both gateways: whether any went to the wrong model."""
+"""Sends short requests to two models on three engines through both gateways, and counts those at the wrong model."""
 
 from __future__ import annotations
 
