@@ -12,6 +12,7 @@ import typer
 
 from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
 from cwm_bench.agents.parts import AgentsPart
+from cwm_bench.fleet.parts import FleetPart, FleetRun
 from cwm_bench.harness.schedule import in_order
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions
 from cwm_bench.tree.parts import TreePart
@@ -186,6 +187,31 @@ def bench_agents(
 
     parts, publish = in_order(AgentsPart, only or []), partial(_publish_part, json_file)
     run_to_end(lambda _: run(settings, _progress, publish, parts, litellm)).print_summary(_console())
+
+
+@app.command("fleet")
+def bench_fleet(
+    only: Annotated[
+        list[FleetPart] | None,
+        typer.Option(help="Measure this part; again for more.", show_default="all parts"),
+    ] = None,
+    moves: Annotated[int, typer.Option(min=1, help="Moves of a conversation.")] = 20,
+    kills: Annotated[int, typer.Option(min=1, help="Engines killed in mid-stream.")] = 20,
+    json_file: _JsonFile = None,
+) -> None:
+    """Conversations that move between two engines, outlive them and leave them, behind two gateways, beside vllm-router.
+
+    It starts two engines of smollm2-135m and one of tiny, and says first how long it takes. Each table is printed, and the
+    JSON file replaced, as soon as its part is measured: after Ctrl-C they stand.
+    """
+    settings = load_settings()
+
+    from cwm_bench.fleet.run import run
+
+    parts, publish = in_order(FleetPart, only or []), partial(_publish_part, json_file)
+    run_to_end(lambda _: run(settings, _progress, publish, parts, FleetRun(moves, kills))).print_summary(
+        _console()
+    )
 
 
 @app.command("gateway")
