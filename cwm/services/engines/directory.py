@@ -151,7 +151,7 @@ class EngineDirectory:
         served = self.models(tenant)
         name = self.meant(asked) if asked else served[0] if len(served) == 1 else None
         if name is None or name not in served:
-            raise _not_served(asked, served)
+            raise self._refusal(name, served, tenant)
         return name
 
     async def candidates(self, model: str, tenant: str) -> tuple[str, ...]:
@@ -288,7 +288,14 @@ class EngineDirectory:
         for name in names:
             if model is None or name in self._serving.get(model, ()):
                 return name
-        raise _not_served(model, [served.id for name in names for served in self._models[name]])
+        raise self._refusal(model, [served.id for name in names for served in self._models[name]], tenant)
+
+    def _refusal(self, model: str | None, served: Sequence[str], tenant: str) -> CwmError:
+        """Why no engine that is there serves ``model`` to ``tenant``: those that do may only be away, and then it is to be asked again."""
+        names = self.names(tenant, any_state=True)
+        if model is not None and any(name in names for name in self._serving.get(model, ())):
+            return EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
+        return _not_served(model, served)
 
     def lose(self, engine: str) -> None:
         """The engine broke a connection or took none: while there is another, it takes nothing until it has answered a look."""
@@ -446,7 +453,14 @@ class EngineDirectory:
         """Of the first model that generates if none is named."""
         by_engine = await self._look([wanted] if wanted else self.names(""))
         if model is not None:
-            return await self._probe(*_choose(by_engine, model, wanted))
+            try:
+                offer = _choose(by_engine, model, wanted)
+            except InvalidParameterError:
+                if wanted:
+                    raise
+                served = [each.id for models in by_engine.values() for each in models]
+                raise self._refusal(model, served, "") from None
+            return await self._probe(*offer)
         refusal: CwmError | None = None
         for offer in _offers(by_engine, wanted):
             try:

@@ -6,6 +6,7 @@ Nothing is changed: probes have salts of their own and random content, and the c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,6 +21,7 @@ from cwm.services.health.examine_cache import CACHE_CHECKS, CacheExamination
 from cwm.services.health.examine_engine import ENGINE_CHECKS, EngineExamination
 from cwm.services.health.examine_engines import examine_engines
 from cwm.services.health.findings import Finding, Findings
+from cwm.services.health.inspect import WITHOUT_COORDINATOR
 
 _GOOD_POLICY: Final = "noeviction"
 _REDIS_CHECKS: Final = ("eviction", "memory")
@@ -126,6 +128,16 @@ class Doctor:
         try:
             facts = await self.kv_tier.facts()
         except CwmError as error:
+            if await self._lacks_only_its_coordinator():
+                findings.ok("lmcache", "its server answers, its coordinator does not")
+                findings.fault(
+                    "coordinator",
+                    f"{error.message} {WITHOUT_COORDINATOR}",
+                    "Start LMCache's coordinator again; `cwm engine command` prints how.",
+                )
+                others = [check for check in CACHE_CHECKS if check != "coordinator"]
+                findings.skipped("the coordinator does not answer", *others)
+                return None
             findings.fault(
                 "lmcache",
                 error.message,
@@ -147,6 +159,12 @@ class Doctor:
         _adapters(findings, facts)
         _serde(findings, facts)
         return facts
+
+    async def _lacks_only_its_coordinator(self) -> bool:
+        with suppress(CwmError):
+            await self.kv_tier.storing()
+            return True
+        return False
 
     async def _redis(self, findings: Findings) -> None:
         if self.shared_tier_room is None:

@@ -23,6 +23,8 @@ from cwm.services.kv.reuse import Reuse, ReusedTokens, share_of
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import UpstreamHealth
 
+WITHOUT_COORDINATOR: Final = "Without it turns, new sessions, thaws and moves go on; freezes, clones and deletions fail until it answers."
+
 
 class Status(StrEnum):
     HEALTHY = "healthy"
@@ -231,7 +233,10 @@ class Inspect:
         return (Status.HEALTHY, "OK") if fault is None else (Status.DEGRADED, fault)
 
     async def _coordinator(self) -> tuple[Status, str]:
-        server_count = await self.kv_tier.registered()
+        try:
+            server_count = await self.kv_tier.registered()
+        except CwmError as error:
+            return Status.UNHEALTHY, f"{error.message} {WITHOUT_COORDINATOR}"
         if server_count is None:
             return Status.HEALTHY, "This engine has no LMCache and needs no coordinator."
         if server_count == 0:

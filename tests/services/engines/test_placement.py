@@ -273,12 +273,19 @@ async def test_each_model_is_served_by_its_own_engine(fleet: Fleet) -> None:
         await fleet.cwm.open_session(ANN, "s2", "huge")
 
 
-async def test_a_session_whose_engines_are_all_gone_says_so_and_stays_where_it_was(fleet: Fleet) -> None:
+async def test_a_session_whose_engines_are_all_gone_is_to_be_asked_again_and_stays_where_it_was(
+    fleet: Fleet,
+) -> None:
     await fleet.cwm.session("s1")
     await fleet.lose("one", fleet.one)
     await fleet.lose("two", fleet.two)
-    with pytest.raises((EngineConnectionError, InvalidParameterError)):
+    with pytest.raises(EngineConnectionError) as refused:
         await fleet.cwm.says("s1", "On.")
+    assert refused.value.retryable
+    with pytest.raises(EngineConnectionError):
+        await fleet.cwm.directory.asked_for("tiny", ANN.tenant)
+    with pytest.raises(InvalidParameterError):
+        await fleet.cwm.directory.asked_for("huge", ANN.tenant)
     assert await fleet.engine_of("s1") == "one"
 
 

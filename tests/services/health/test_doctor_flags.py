@@ -10,7 +10,7 @@ import pytest
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.domain.errors import InvalidParameterError
+from cwm.domain.errors import EngineConnectionError, InvalidParameterError
 from cwm.ports.engine import Completion, Generation
 from cwm.ports.kv_tier import KvTierFacts
 from cwm.services.health.doctor import Doctor
@@ -61,6 +61,13 @@ class BareTier(FakeKvTier):
 
     async def coordinator_chunk_size(self) -> int | None:
         return self.coordinator_chunk
+
+
+class TierWithoutCoordinator(FakeKvTier):
+    """Its servers answer."""
+
+    async def facts(self) -> KvTierFacts | None:
+        raise EngineConnectionError("LMCache does not answer at the coordinator.")
 
 
 Find = Callable[[FakeEngine, FakeKvTier], Awaitable[dict[str, Finding]]]
@@ -148,3 +155,15 @@ async def test_an_lmcache_to_which_vllm_is_not_attached_is_told_how_vllm_is_star
     assert finding.status is FindingStatus.FAULT
     assert "--kv-transfer-config" in finding.fix
     assert "cwm engine command" in finding.fix
+
+
+async def test_a_coordinator_that_is_away_is_named_with_what_goes_on_without_it(found: Find) -> None:
+    tier = TierWithoutCoordinator()
+    findings = await found(FakeEngine(tier), tier)
+    away = FakeKvTier(away=True)
+    all_away = await found(FakeEngine(away), away)
+
+    assert findings["lmcache"].status is FindingStatus.OK
+    assert findings["coordinator"].status is FindingStatus.FAULT
+    assert "turns, new sessions, thaws and moves go on" in findings["coordinator"].message
+    assert all_away["lmcache"].status is FindingStatus.FAULT
