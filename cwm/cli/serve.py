@@ -78,6 +78,8 @@ def announce(url: str, settings: Settings) -> None:
     from cwm.settings.urls import on_loopback
 
     tell(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.")
+    if settings.serves_console():
+        tell(f"The console, for people: {url}/console")
     tell(_who_may(settings, loopback=on_loopback(settings.http.host)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final
@@ -70,11 +71,20 @@ def plain_text(content: Mapping[str, Any]) -> str:
     return "\n".join([*_texts(content.get("content")), *named])
 
 
-def in_brief(content: Mapping[str, Any]) -> str:
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Who said a message, and its first words; empty where it is not kept."""
+
+    role: str = ""
+    words: str = ""
+
+
+def in_brief(content: Mapping[str, Any]) -> Brief:
     """The first words of the last text that a message has, in one line; a client's reminders do not count."""
     texts = [text for text in _texts(content.get("content")) if not text.lstrip().startswith(_REMINDER)]
     words = " ".join(texts[-1][:_READ_CHARS].split()) if texts else ""
-    return words if len(words) <= _BRIEF_CHARS else f"{words[:_BRIEF_CHARS].rstrip()}…"
+    words = words if len(words) <= _BRIEF_CHARS else f"{words[:_BRIEF_CHARS].rstrip()}…"
+    return Brief(str(content.get("role", "")), words)
 
 
 def canonical_message(content: Mapping[str, Any]) -> dict[str, Any]:

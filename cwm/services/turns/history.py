@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from cwm.domain.divergence import Habit, words_around
 from cwm.domain.errors import InvalidParameterError, StorageCorruptionError, TurnNotFoundError
 from cwm.domain.habits import habit
-from cwm.domain.messages import in_brief, plain_text
+from cwm.domain.messages import Brief, in_brief, plain_text
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -43,15 +43,15 @@ class TurnLog:
     words: Mapping[str, tuple[str, str]]
     habits: Mapping[str, Habit] = field(default_factory=dict)
     origin: str | None = None
-    asked: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, Brief] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The turn that a session is at, and in brief what was asked in it; empty where that is not kept."""
+    """The turn that a session is at, and in brief what was asked in it."""
 
     turn: Turn
-    asked: str
+    asked: Brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class History:
         tags: Sequence[TurnTag] = ()
         words: Mapping[str, tuple[str, str]] = {}
         habits: Mapping[str, Habit] = {}
-        brief: Mapping[str, str] = {}
+        brief: Mapping[str, Brief] = {}
         if session is None or may(principal, session.circle, Right.CONTENTS):
             turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
             tags = await self.registry.tags(principal.tenant, session_id)
@@ -123,9 +123,9 @@ class History:
         own = [session.id for session in sessions if session.owner == principal.subject]
         turns = await self.registry.current_turns(principal.tenant, own)
         asked = await self._asked(principal.tenant, list(turns.values()))
-        return {session_id: Latest(turn, asked.get(turn.id, "")) for session_id, turn in turns.items()}
+        return {session_id: Latest(turn, asked.get(turn.id, Brief())) for session_id, turn in turns.items()}
 
-    async def _asked(self, tenant: str, turns: Sequence[Turn]) -> dict[str, str]:
+    async def _asked(self, tenant: str, turns: Sequence[Turn]) -> dict[str, Brief]:
         messages = await self.registry.asked_in(tenant, [turn.id for turn in turns])
         return {turn_id: in_brief(message.content) for turn_id, message in messages.items()}
 
