@@ -54,10 +54,7 @@ async def _found(asked: Asked, words: str) -> Page:
     page = await asked.services.search(
         asked.principal, words, limit=_FINDINGS, cursor=asked.text("after") or None
     )
-    return Page(
-        "found.html",
-        {"words": words, "named": named, "page": page, "state": "", "states": _STATES},
-    )
+    return Page("found.html", {"words": words, "named": named, "page": page})
 
 
 async def _named(asked: Asked, words: str) -> Session | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from tests.transport.mcp.gateway import nobody_listens
 
 @asynccontextmanager
 async def a_console(
-    folder: Path, template: Path, auth: Auth | None = None, **http: Any
+    folder: Path, template: Path, auth: Auth | None = None, kv_tier: Any = None, **http: Any
 ) -> AsyncIterator[Console]:
-    """A whole gateway, in front of an engine that is not there."""
+    """A whole gateway, in front of an engine that is not there. ``kv_tier`` answers where windows are."""
     path = folder / "cwm.db"
     shutil.copyfile(template, path)
     with nobody_listens() as away:
@@ -33,6 +34,9 @@ async def a_console(
             retention=Retention(reconcile_seconds=86_400, patrol_windows=0),
         )
         parts = build_parts(settings)
+        if kv_tier is not None:
+            browse = replace(parts.services.browse, kv_tier=kv_tier)
+            parts = replace(parts, services=replace(parts.services, browse=browse))
         transport = httpx2.ASGITransport(assemble(settings, parts), raise_app_exceptions=False)
         async with (
             parts.close(),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from cwm.domain.engine import Tier
 from cwm.domain.session import SessionState
+from cwm.ports.kv_tier import Placement, PrefixKey
 from tests.contracts.nouns import a_session
+from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import Console, Document
 from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
 
@@ -166,6 +170,30 @@ async def test_a_window_says_what_proves_it_where_it_is_from_and_what_it_holds(c
     assert "A clock that the test moves by itself removes the race." in page.text
     found = await console.page("/windows?q=tests+pass")
     assert [each.text.split()[0] for each in found.all("li", class_="item")] == ["login-fixed"]
+
+
+class Directory:
+    """LMCache as far as it says where blocks are."""
+
+    async def lookup(self, _: PrefixKey) -> list[Placement]:
+        tiers = {"aa01": {Tier.CPU, Tier.DISK}, "aa02": {Tier.DISK}, "aa03": set[Tier]()}
+        return [Placement(name, 2_949_120, frozenset(where)) for name, where in tiers.items()]
+
+
+async def test_the_bar_of_a_window_has_its_blocks_by_the_nearest_tier(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    async with a_console(tmp_path, sqlite_template, kv_tier=Directory()) as console:
+        await a_working_day(console.parts.base.registry)
+        page = await console.page("/windows/login-race-found")
+    legend = " ".join(page.one("ul", class_="legend").text.split())
+    assert legend == "1 cpu1 disk1 in no tier"
+    widths = {
+        each.attributes["class"]: (each.attributes["x"], each.attributes["width"])
+        for each in page.all("rect")
+        if each.attributes["class"].startswith("tier-")
+    }
+    assert widths == {"tier-cpu": ("0.0%", "33.33%"), "tier-disk": ("33.33%", "33.33%")}
 
 
 async def test_the_engines_are_there_although_they_do_not_answer(console: Console) -> None:
