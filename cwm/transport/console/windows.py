@@ -31,13 +31,14 @@ async def window(asked: Asked) -> Page:
     status, lineage = await asyncio.gather(
         services.browse.window(principal, name), services.browse.lineage(principal, name)
     )
-    blocks = status.residency.blocks
+    is_known = status.residency.hit_rate is not None
+    blocks = status.residency.blocks if is_known else ()
     by_tier = Counter(_nearest(block.tiers) for block in blocks)
     return Page(
         "window.html",
         {
             "window": status.window,
-            "residency": status.residency,
+            "is_known": is_known,
             "visibility": visibility_of(status.window.circle),
             "tiers": [(tier.value, by_tier[tier]) for tier in _TIERS if by_tier[tier]],
             "nowhere": by_tier[None],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cwm.domain.engine import Tier
+from cwm.domain.errors import EngineConnectionError
 from cwm.domain.session import SessionState
 from cwm.ports.kv_tier import Placement, PrefixKey
 from tests.contracts.nouns import a_session
@@ -188,12 +189,28 @@ async def test_the_bar_of_a_window_has_its_blocks_by_the_nearest_tier(
         page = await console.page("/windows/login-race-found")
     legend = " ".join(page.one("ul", class_="legend").text.split())
     assert legend == "1 cpu1 disk1 in no tier"
+    assert "66 % of them are in a tier" in page.text
     widths = {
         each.attributes["class"]: (each.attributes["x"], each.attributes["width"])
         for each in page.all("rect")
         if each.attributes["class"].startswith("tier-")
     }
     assert widths == {"tier-cpu": ("0.0%", "33.33%"), "tier-disk": ("33.33%", "33.33%")}
+
+
+class Away:
+    async def lookup(self, _: PrefixKey) -> list[Placement]:
+        raise EngineConnectionError("LMCache does not answer.")
+
+
+async def test_where_nobody_knows_where_blocks_are_no_bar_says_so(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    async with a_console(tmp_path, sqlite_template, kv_tier=Away()) as console:
+        await a_working_day(console.parts.base.registry)
+        page = await console.page("/windows/login-race-found")
+    assert "LMCache does not say where they are" in page.text
+    assert page.all("ul", class_="legend") == []
 
 
 async def test_the_engines_are_there_although_they_do_not_answer(console: Console) -> None:
