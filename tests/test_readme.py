@@ -18,6 +18,7 @@ README = (ROOT / "README.md").read_text()
 
 # What a sentence promises, and the tests that hold it. Words of the sentence, then file::test.
 PROMISES = {
+    "shows in a browser what is there: each conversation as the tree of its turns": "tests/transport/console/test_pages.py::test_a_conversation_is_shown_as_its_tree",
     "thaws it token for token after the engine was killed": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
     "freezes an LLM's context window under a name": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
     "clones it into branches": "tests/live/test_main_job.py::test_clones_share_blocks_and_diverge",

@@ -313,6 +313,8 @@ async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -
 
         async def ask(method: str, path: str, names: Mapping[str, str]) -> httpx2.Response:
             path = path.replace("{model:path}", names["model"]).replace("{rest:path}", names["window_name"])
+            for part in ("session_id", "turn", "window_name"):
+                path = path.replace(f"{{{part}}}", names[part])
             headers = {"x-tenant": B, "cwm-session-id": names["cwm-session-id"]}
             return await http.request(method, path, headers=headers, json=None if method == "GET" else TURN)
 

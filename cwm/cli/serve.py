@@ -74,11 +74,13 @@ def log_as(settings: Settings) -> None:
 
 
 def announce(url: str, settings: Settings) -> None:
-    """Print the gateway's address and who may use it."""
+    """Print the gateway's address, who may use it, and where the console is."""
     from cwm.settings.urls import on_loopback
 
     tell(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.")
     tell(_who_may(settings, loopback=on_loopback(settings.http.host)))
+    if settings.serves_console():
+        tell(f"The console, for people: {url}/console")
 
 
 def _who_may(settings: Settings, *, loopback: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final
@@ -16,6 +17,9 @@ _DIGEST_CHARS: Final = 32
 _ORDER_CHARS: Final = 8
 _INLINE_MEDIA_CHARS: Final = 4096
 _SHORT_CHARS: Final = 1024
+_READ_CHARS: Final = 2000
+_BRIEF_CHARS: Final = 160
+_REMINDER: Final = "<system-reminder>"
 _PLAIN: Final = frozenset({"role", "content"})
 _MEDIA_ENDINGS: Final = ("data", "embeds")
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
@@ -65,6 +69,22 @@ def plain_text(content: Mapping[str, Any]) -> str:
     calls = content.get("tool_calls")
     named = [_json(_canonical_call(call)) for call in calls] if isinstance(calls, list) else []
     return "\n".join([*_texts(content.get("content")), *named])
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Who said a message, and its first words; empty where it is not kept."""
+
+    role: str = ""
+    words: str = ""
+
+
+def in_brief(content: Mapping[str, Any]) -> Brief:
+    """The first words of the last text that a message has, in one line; a client's reminders do not count."""
+    texts = [text for text in _texts(content.get("content")) if not text.lstrip().startswith(_REMINDER)]
+    words = " ".join(texts[-1][:_READ_CHARS].split()) if texts else ""
+    words = words if len(words) <= _BRIEF_CHARS else f"{words[:_BRIEF_CHARS].rstrip()}…"
+    return Brief(str(content.get("role", "")), words)
 
 
 def canonical_message(content: Mapping[str, Any]) -> dict[str, Any]:

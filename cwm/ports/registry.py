@@ -355,6 +355,9 @@ class Registry(TurnRecords, EngineRecords, Protocol):
         The context of a session that has no automatic window yet counts from its branch on, its time from its creation.
         """
 
+    async def windows_of_session(self, tenant: str, session_id: str) -> list[Window]:
+        """The newest 200 windows that were frozen from a session."""
+
     async def automatic_windows(self, tenant: str, session_id: str) -> list[Window]:
         """The automatic windows of a session, the newest first."""
 

@@ -88,6 +88,12 @@ class TurnRecords(Protocol):
     async def current_turn(self, tenant: str, session_id: str) -> Turn | None:
         """The turn whose context is the session's; None before the first, and for an unknown session."""
 
+    async def current_turns(self, tenant: str, session_ids: Sequence[str]) -> dict[str, Turn]:
+        """The turn that each of these sessions is at, by session id; without those that have none."""
+
+    async def asked_in(self, tenant: str, turn_ids: Sequence[str]) -> dict[str, Message]:
+        """By turn id, the last message that each of these ended turns was asked with; damaged ones are left out."""
+
     async def turn_with_chain(self, tenant: str, author: str, chains: Sequence[str]) -> Turn | None:
         """The author's newest turn with the first of these chains that any has."""
 

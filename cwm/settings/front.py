@@ -43,6 +43,10 @@ class Http(Group):
         description="How often client commands (`cwm windows`, `sessions`, `reconcile`) repeat what cannot be answered now: "
         "after 1 s, doubling to 60 s, or as the gateway says.",
     )
+    console: bool = Field(
+        True,
+        description="Serve the console, pages for browsers, under /console. It is served without authentication only.",
+    )
     trusted_proxies: str = Field(
         "",
         description="Addresses and networks of reverse proxies, comma-separated. X-Forwarded-For is trusted from these only, "

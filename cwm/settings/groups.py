@@ -114,6 +114,10 @@ class Settings:
         url = self.shared.shared_store_url or self.storage.redis_url
         return None if url is None else url.get_secret_value()
 
+    def serves_console(self) -> bool:
+        """Whether pages for browsers are served. They have no sign-in, so not where callers have to say who they are."""
+        return self.http.console and not self.auth.required
+
     def session_visibility(self) -> str:
         """The default visibility of sessions."""
         return self.isolation.session_visibility or (PRIVATE if self.auth.required else TENANT)

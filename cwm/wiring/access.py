@@ -30,6 +30,7 @@ from cwm.settings.auth import Auth
 from cwm.settings.urls import on_loopback
 from cwm.transport.http.authentication import Authentication as AuthenticationLayer
 from cwm.transport.http.challenge import ProtectedResource
+from cwm.wiring.console import without_credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def guard(app: Starlette, settings: Settings, access: Access) -> None:
         refusals=access.refusals,
         resource=resource,
         public_metrics=auth.public_metrics,
+        nothing_below=without_credentials(settings),
     )
     app.router.routes.extend(resource.routes())
 

@@ -508,6 +508,7 @@ def test_serve_says_where_it_is_and_who_may_come_in(tmp_path: Path) -> None:
         assert url.startswith("http://127.0.0.1:")
         assert process.stdout is not None
         assert "No auth, loopback only" in process.stdout.readline()
+        assert f"The console, for people: {url}/console" in process.stdout.readline()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

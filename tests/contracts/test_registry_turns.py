@@ -471,6 +471,23 @@ async def test_a_turn_is_found_by_what_its_author_said(registry: Registry) -> No
     assert await found("other", "long", "short") is None
 
 
+async def test_what_was_asked_in_turns_of_several_sessions_is_read_at_once(registry: Registry) -> None:
+    asked: list[Turn] = []
+    for session_id in ("s1", "s2"):
+        await registry.add_session(a_session(session_id), ())
+        asked.append(await _ask(registry, f"t-{session_id}", session_id=session_id))
+    await registry.add_session(a_session("empty"), ())
+    await _end(registry, asked[0], IDS[:50], messages=[REPLY, HELLO, REPLY])
+    await _end(registry, asked[1], IDS[:50], messages=[HELLO])
+    current = await registry.current_turns("acme", ["s1", "s2", "empty", "unknown"])
+    assert {session_id: turn.id for session_id, turn in current.items()} == {"s1": "t-s1", "s2": "t-s2"}
+    assert current["s1"] == await registry.turn("acme", "t-s1")
+    assert await registry.asked_in("acme", ["t-s1", "t-s2", "unknown"]) == {"t-s1": HELLO, "t-s2": HELLO}
+    assert await registry.current_turns("bolt", ["s1"]) == {}
+    assert await registry.asked_in("bolt", ["t-s1"]) == {}
+    assert await registry.current_turns("acme", []) == await registry.asked_in("acme", []) == {}
+
+
 async def _ask(registry: Registry, turn_id: str = "t1", **fields: Any) -> Turn:
     turn = await registry.begin_turn(a_turn(turn_id, **fields), NOW)
     assert turn is not None

@@ -141,6 +141,9 @@ async def test_automatic_windows_of_a_session_are_listed_the_newest_first(regist
     await _saved(registry, "of-s2", "s2")
     assert await registry.automatic_windows("acme", "s1") == [newer, older]
     assert await registry.automatic_windows("bolt", "s1") == []
+    every = await registry.windows_of_session("acme", "s1")
+    assert [window.name for window in every] == ["newer", "asked_for", "older"]
+    assert await registry.windows_of_session("bolt", "s1") == []
 
 
 @pytest.mark.parametrize("automatic", [False, True])

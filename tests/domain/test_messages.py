@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.domain.messages import canonical_message, message_of, plain_text, profile_of
+from cwm.domain.messages import Brief, canonical_message, in_brief, message_of, plain_text, profile_of
 from cwm.domain.turn import Profile
 
 ANSWER = "Answer number 7: the sky is blue."
@@ -291,3 +291,20 @@ def test_a_request_with_neither_system_text_nor_tools_has_an_empty_profile(tools
 )
 def test_what_a_message_says_is_its_text_and_its_calls(content: dict[str, Any], text: str) -> None:
     assert plain_text(content) == text
+
+
+@pytest.mark.parametrize(
+    ("content", "brief"),
+    [
+        ({"role": "user", "content": "  Fix\n\tthe test. "}, Brief("user", "Fix the test.")),
+        (
+            {"role": "user", "content": [TEXT, {"type": "text", "text": "<system-reminder>date</system-reminder>"}]},
+            Brief("user", "hi"),
+        ),
+        ({"role": "user", "content": "x" * 200}, Brief("user", "x" * 160 + "…")),
+        ({"role": "assistant", "content": None}, Brief("assistant", "")),
+        ({}, Brief()),
+    ],
+)  # fmt: skip
+def test_a_message_in_brief_is_its_last_words_in_one_line(content: dict[str, Any], brief: Brief) -> None:
+    assert in_brief(content) == brief

@@ -55,7 +55,7 @@ class Health:
 class CacheStats:
     """Statistics of a tenant. Hit rates are shares (0-1); blocks and bytes count the distinct chunks of its windows.
 
-    ``engine`` is None for a caller that is no administrator.
+    ``engine`` is None for a caller that is no administrator. ``sessions``: how many, by state.
     """
 
     total_blocks: int
@@ -63,6 +63,8 @@ class CacheStats:
     reused: ReusedTokens
     vllm_connected: bool
     engine: EngineStats | None
+    windows: int = 0
+    sessions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,8 @@ class Inspect:
             reused=self.reuse.of(principal.tenant),
             vllm_connected=counters is not None,
             engine=await self._engine(counters) if AccessScope.ADMIN in principal.scopes else None,
+            windows=totals.windows,
+            sessions=totals.sessions,
         )
 
     async def _engine(self, counters: Counters | None) -> EngineStats:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from cwm.domain.divergence import Habit, words_around
 from cwm.domain.errors import InvalidParameterError, StorageCorruptionError, TurnNotFoundError
 from cwm.domain.habits import habit
-from cwm.domain.messages import plain_text
+from cwm.domain.messages import Brief, in_brief, plain_text
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -32,6 +32,7 @@ class TurnLog:
 
     ``current_turn``: the one whose context the session or window is. ``words``: by the ids of turns whose request left what was recorded, what was said there
     and what the request says; ``habits``: the client's habits by which they left it. ``origin``: the turn of another session that this one begins with, by a branch or a thaw.
+    ``asked``, on request: by turn id in brief what was asked.
     """
 
     session_id: str
@@ -42,6 +43,15 @@ class TurnLog:
     words: Mapping[str, tuple[str, str]]
     habits: Mapping[str, Habit] = field(default_factory=dict)
     origin: str | None = None
+    asked: Mapping[str, Brief] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The turn that a session is at, and in brief what was asked in it."""
+
+    turn: Turn
+    asked: Brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,13 @@ class History:
     journal: Journal
 
     async def log(
-        self, principal: Principal, of: TurnSource, limit: int = 50, before: int | None = None
+        self,
+        principal: Principal,
+        of: TurnSource,
+        limit: int = 50,
+        before: int | None = None,
+        *,
+        asked: bool = False,
     ) -> TurnLog:
         """Turns of a session, or of the session that a window was frozen from, before the turn with number ``before``.
 
@@ -88,15 +104,30 @@ class History:
         tags: Sequence[TurnTag] = ()
         words: Mapping[str, tuple[str, str]] = {}
         habits: Mapping[str, Habit] = {}
+        brief: Mapping[str, Brief] = {}
         if session is None or may(principal, session.circle, Right.CONTENTS):
             turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
             tags = await self.registry.tags(principal.tenant, session_id)
             messages = await self._differing(principal.tenant, session_id, turns[:limit])
             words, habits = _words(turns[:limit], messages), _habits(turns[:limit], messages)
+            brief = await self._asked(principal.tenant, turns[:limit]) if asked else {}
         else:
             turns = await self._path(principal.tenant, current, limit + 1, before)
         origin = None if session is None else session.origin
-        return TurnLog(session_id, current, turns[:limit], len(turns) > limit, tags, words, habits, origin)
+        return TurnLog(
+            session_id, current, turns[:limit], len(turns) > limit, tags, words, habits, origin, brief
+        )
+
+    async def latest(self, principal: Principal, sessions: Sequence[Session]) -> dict[str, Latest]:
+        """By id, what the principal's own sessions among these are at; reading those of others would be for the audit."""
+        own = [session.id for session in sessions if session.owner == principal.subject]
+        turns = await self.registry.current_turns(principal.tenant, own)
+        asked = await self._asked(principal.tenant, list(turns.values()))
+        return {session_id: Latest(turn, asked.get(turn.id, Brief())) for session_id, turn in turns.items()}
+
+    async def _asked(self, tenant: str, turns: Sequence[Turn]) -> dict[str, Brief]:
+        messages = await self.registry.asked_in(tenant, [turn.id for turn in turns])
+        return {turn_id: in_brief(message.content) for turn_id, message in messages.items()}
 
     async def tags(self, principal: Principal) -> Sequence[TurnTag]:
         """The newest 1,000 tags of the sessions that the principal sees, deleted ones included."""

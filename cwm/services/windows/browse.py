@@ -16,7 +16,7 @@ from cwm.domain.session import Session, SessionMark, SessionQuery
 from cwm.domain.visibility import Right, circle_of, has_everywhere, may
 from cwm.domain.window import Chunk, Window, WindowQuery
 from cwm.ports.kv_tier import KvTier, Placement
-from cwm.ports.registry import Registry
+from cwm.ports.registry import Dependents, Registry
 from cwm.services.access.sight import session_of, window_of
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
@@ -78,6 +78,14 @@ class WindowStatus:
 class SessionStatus:
     session: Session
     residency: Residency
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What came from a window, as far as a principal sees it, and the length of its canary in tokens (None: it has none)."""
+
+    dependents: Dependents
+    canary_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,22 @@ class Browse:
         return WindowStatus(
             _veiled(principal, window), await self._residency(prefix, chunks), window.updated_at
         )
+
+    async def lineage(self, principal: Principal, name: str) -> Lineage:
+        """What came from a window, and what proves it. CWM-1002, CWM-2002."""
+        require_window_name(name)
+        window = await window_of(self.registry, principal, name, Right.RECORD)
+        circles = _circles(principal, None, Right.RECORD)
+        dependents = await self.registry.dependents(principal.tenant, name, circles)
+        canary = await self.registry.canary(principal.tenant, window.snapshot_id, window.cache_salt)
+        return Lineage(dependents, None if canary is None else len(canary.token_ids))
+
+    async def windows_of(self, principal: Principal, session_id: str) -> list[Window]:
+        """The newest 200 windows that were frozen from a session, without those that the principal does not see."""
+        windows = await self.registry.windows_of_session(principal.tenant, require_session_id(session_id))
+        return [
+            _veiled(principal, window) for window in windows if may(principal, window.circle, Right.RECORD)
+        ]
 
     async def session(self, principal: Principal, session_id: str) -> SessionStatus:
         """A session and where its chunks are now. CWM-1001, CWM-2001."""

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the HTTP API: everything except ``/mcp``, which describes itself."""
+"""The OpenAPI description of the HTTP API: all but ``/mcp``, which describes itself, and the console's pages."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ _SHAPES: Final[Mapping[str, Shape]] = {
         },
         {"retry_after_seconds": COUNT},
     ),
+    "Root": object_of({"name": {"enum": ["cwm"]}, "faces": ANYTHING}),
     "Health": object_of({"status": {"enum": ["healthy"]}}),
     "Readiness": object_of(
         {"status": {"enum": ["healthy", "degraded", "unhealthy"]}},
@@ -90,6 +91,7 @@ _EXAMPLES: Final[Mapping[str, Shape]] = {
         "error": {"type": "rate_limit_error", "param": None, **_LIMITED},
         "retry_after_seconds": 45,
     },
+    "Root": {"name": "cwm", "faces": {"mcp": "/mcp", "anthropic": "/v1/messages", "console": "/console"}},
     "Health": {"status": "healthy"},
     "Readiness": {
         "status": "degraded",
@@ -121,6 +123,16 @@ _EXAMPLES: Final[Mapping[str, Shape]] = {
 }
 _PATHS: Final[Mapping[str, Shape]] = {
     **engine_paths.PATHS,
+    "/": {
+        "get": operation(
+            "root",
+            "Which faces there are, by their paths. A browser is led to the console, where that is served.",
+            {
+                "200": answer("the faces", one_of("Root")),
+                "303": {"description": "the caller accepts HTML, and there is a console"},
+            },
+        )
+    },
     "/healthz": {
         "get": operation(
             "healthz", "Whether the process answers.", {"200": answer("it answers", one_of("Health"))}

@@ -23,7 +23,7 @@ from cwm.transport.http.errors import error_body, error_headers, status_of
 from cwm.transport.http.request_keys import PRINCIPAL, STRANGER
 
 _JSON: Final = (b"content-type", b"application/json")
-_OPEN: Final = frozenset({"/healthz", "/openapi.json", METADATA_PATH, METADATA_PATH + MCP_PATH})
+_OPEN: Final = frozenset({"/", "/healthz", "/openapi.json", METADATA_PATH, METADATA_PATH + MCP_PATH})
 _FOR_STRANGERS_TOO: Final = frozenset({"/readyz"})
 _METRICS: Final = "/metrics"
 _API_KEY: Final = "x-api-key"
@@ -46,7 +46,8 @@ class Authentication:
     """ASGI middleware: authenticates the caller (``scope[PRINCIPAL]``) or refuses the request.
 
     Log lines written while the request is served name the tenant, but not the subject. A path needs credentials
-    unless it is in ``_OPEN``: a new route is closed until somebody opens it.
+    unless it is in ``_OPEN``: a new route is closed until somebody opens it. ``nothing_below``: a path at and below which a
+    gateway serves nothing, and says so to everybody.
     """
 
     app: ASGIApp
@@ -54,6 +55,7 @@ class Authentication:
     refusals: Refusals
     resource: ProtectedResource
     public_metrics: bool = False
+    nothing_below: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._is_open(scope["path"]):
@@ -83,6 +85,8 @@ class Authentication:
             await self.app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
+        if self.nothing_below is not None and f"{path}/".startswith(f"{self.nothing_below}/"):
+            return True
         return path in _OPEN or (self.public_metrics and path == _METRICS)
 
     async def _refuse(self, send: Send, path: str, refused: CwmError, status: int) -> None:

@@ -37,7 +37,7 @@ from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
 from cwm.adapters.sql.turns.findings import findings_in
 from cwm.adapters.sql.turns.packed import compress, compress_json
-from cwm.adapters.sql.turns.paths import digests_of, messages_of, messages_with, tokens_of
+from cwm.adapters.sql.turns.paths import asked_in, digests_of, messages_of, messages_with, tokens_of
 from cwm.adapters.sql.turns.sealed import opened_turn, sealed_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import SessionNotFoundError
@@ -62,6 +62,13 @@ _CURRENT: Final = (
     select(*TURN)
     .join(sessions, and_(sessions.c.tenant == turns.c.tenant, sessions.c.current_turn == turns.c.id))
     .where(_THIS)
+)
+_CURRENT_OF_EACH: Final = (
+    select(*TURN)
+    .join(sessions, and_(sessions.c.tenant == turns.c.tenant, sessions.c.current_turn == turns.c.id))
+    .where(
+        sessions.c.tenant == bindparam("of_tenant"), sessions.c.id.in_(bindparam("of_ids", expanding=True))
+    )
 )
 _NEWEST: Final = (
     select(*TURN)
@@ -275,6 +282,17 @@ class TurnRecords:
         """Their profiles stay sealed: turns that a dead gateway left are forgotten also without its key."""
         in_flight = select(*TURN).where(turns.c.state == TurnState.ASKED.value)
         return [turn_of(row) for row in connection.execute(in_flight.order_by(turns.c.asked_at).limit(limit))]
+
+    @reading
+    def current_turns(
+        self, connection: Connection, tenant: str, session_ids: Sequence[str]
+    ) -> dict[str, Turn]:
+        rows = connection.execute(_CURRENT_OF_EACH, {"of_tenant": tenant, "of_ids": list(session_ids)})
+        return {row.session_id: opened_turn(self.vault, turn_of(row)) for row in rows}
+
+    @reading
+    def asked_in(self, connection: Connection, tenant: str, turn_ids: Sequence[str]) -> dict[str, Message]:
+        return asked_in(connection, self.vault, tenant, turn_ids)
 
     @reading
     def messages_with(

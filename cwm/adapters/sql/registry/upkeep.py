@@ -125,6 +125,12 @@ class UpkeepRecords:
         return [window_of(row) for row in rows]
 
     @reading
+    def windows_of_session(self, connection: Connection, tenant: str, session_id: str) -> list[Window]:
+        frozen = select(*WINDOW).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
+        rows = connection.execute(frozen.order_by(windows.c.created_at.desc(), windows.c.name).limit(200))
+        return [window_of(row) for row in rows]
+
+    @reading
     def expired_sessions_of_every_tenant(self, connection: Connection, query: SessionsSince) -> list[Session]:
         return _unchanged(connection, query, (SessionState.EXPIRED.value,))
 

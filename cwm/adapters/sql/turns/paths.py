@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Select, bindparam, literal, select
@@ -98,3 +100,25 @@ def messages_with(
         contents = restore_json(packed, session_id=session_id)
         messages += map(Message, (digest_of[row.digest] for row in rows), contents)
     return messages
+
+
+def asked_in(
+    connection: Connection, vault: Vault, tenant: str, turn_ids: Sequence[str]
+) -> dict[str, Message]:
+    """See the port. An answer is the last message of its turn; what was asked stands before it."""
+    wanted: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for batch in at_a_time(sorted(turn_ids)):
+        these = select(turns.c.id, turns.c.session_id, turns.c.messages).where(
+            turns.c.tenant == tenant, turns.c.id.in_(batch), turns.c.state == TurnState.ENDED.value
+        )
+        for row in connection.execute(these):
+            with suppress(StorageCorruptionError):
+                if digests := messages_in(vault, tenant, row.id, row.messages)[-2:]:
+                    wanted[row.session_id][row.id] = digests[0]
+    asked: dict[str, Message] = {}
+    for session_id, digest_of in wanted.items():
+        with suppress(StorageCorruptionError):
+            read = messages_with(connection, vault, tenant, session_id, list(digest_of.values()))
+            by_digest = {message.digest: message for message in read}
+            asked |= {turn_id: by_digest[each] for turn_id, each in digest_of.items() if each in by_digest}
+    return asked

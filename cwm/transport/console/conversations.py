@@ -1,0 +1,99 @@
+"""The list of conversations, the search in them, and one of them as its tree of turns."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Final
+
+from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.habits import switch_against
+from cwm.domain.names import SESSION_ID_PATTERN
+from cwm.domain.session import Session, SessionQuery, SessionState
+from cwm.domain.turn import TurnSource
+from cwm.domain.visibility import visibility_of
+from cwm.transport.console import tree
+from cwm.transport.console.pages import Page
+from cwm.transport.console.views import Asked
+
+_PAGE: Final = 25
+_TURNS: Final = 50
+_FINDINGS: Final = 20
+_STATES: Final = tuple(state.value for state in SessionState if state is not SessionState.DELETED)
+
+
+async def conversations(asked: Asked) -> Page:
+    words, state = asked.text("q"), asked.text("state")
+    if words:
+        return await _found(asked, words)
+    if state and state not in _STATES:
+        raise InvalidParameterError(f"state is one of {', '.join(_STATES)}.", field="state")
+    query = SessionQuery(
+        states=frozenset({SessionState(state)}) if state else frozenset(map(SessionState, _STATES)),
+        limit=_PAGE,
+    )
+    page = await asked.services.browse.sessions(asked.principal, query, asked.text("after") or None)
+    latest = await asked.services.history.latest(asked.principal, page.sessions)
+    return Page(
+        "conversations.html",
+        {
+            "sessions": page.sessions,
+            "latest": latest,
+            "next_cursor": page.next_cursor,
+            "is_first": not asked.text("after"),
+            "state": state,
+            "states": _STATES,
+            "words": "",
+        },
+    )
+
+
+async def _found(asked: Asked, words: str) -> Page:
+    """The conversation with this id, if there is one, and the messages that have these words."""
+    named = await _named(asked, words)
+    page = await asked.services.search(
+        asked.principal, words, limit=_FINDINGS, cursor=asked.text("after") or None
+    )
+    return Page("found.html", {"words": words, "named": named, "page": page})
+
+
+async def _named(asked: Asked, words: str) -> Session | None:
+    if not re.fullmatch(SESSION_ID_PATTERN[1:-1], words):
+        return None
+    try:
+        return (await asked.services.browse.session(asked.principal, words)).session
+    except CwmError:
+        return None
+
+
+async def conversation(asked: Asked) -> Page:
+    services, principal, session_id = asked.services, asked.principal, asked.part("session_id")
+    before = asked.number("before")
+    session = (await services.browse.session(principal, session_id)).session
+    log = await services.history.log(principal, TurnSource(session_id=session_id), _TURNS, before, asked=True)
+    labels: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for window in await services.browse.windows_of(principal, session_id):
+        labels[window.turn_id or ""].append(("window", window.name))
+    for tag in log.tags:
+        labels[tag.turn_id].append(("tag", tag.name))
+    laid = tree.rows(log.turns)
+    switches = {
+        turn.id: switch_against(log.habits[turn.id], turn.client)
+        for turn in log.turns
+        if turn.id in log.habits
+    }
+    return Page(
+        "conversation.html",
+        {
+            "session": session,
+            "visibility": visibility_of(session.circle),
+            "log": log,
+            "rows": laid,
+            "lanes": tree.width(laid),
+            "labels": labels,
+            "switches": switches,
+            "numbers": {turn.id: turn.number for turn in log.turns},
+            "before": before,
+            "next_before": log.turns[-1].number if log.has_more else None,
+        },
+    )

@@ -1,0 +1,114 @@
+"""Renders pages: templates, the headers that each page has, and the files that it loads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from starlette.responses import HTMLResponse, Response
+
+from cwm.transport.console import wording
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PATH: Final = "/console"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HERE: Final = Path(__file__).parent
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a view answers: a template, and what it shows."""
+
+    template: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    content: bytes
+    media_type: str
+
+
+def rendered(page: Page) -> Response:
+    text = _templates().get_template(page.template).render(**page.values, now=datetime.now(UTC))
+    return HTMLResponse(text, page.status, {"content-security-policy": POLICY})
+
+
+def asset(name: str) -> Response | None:
+    """The file of this name with its digest; None if there is none. A browser need not ask for it again."""
+    found = _assets()[0].get(name)
+    if found is None:
+        return None
+    headers = {"cache-control": _FOR_EVER, "content-security-policy": POLICY}
+    return Response(found.content, media_type=found.media_type, headers=headers)
+
+
+def link(*parts: str, **query: str | int | None) -> str:
+    """The address of a page. Parts are ids and names, which need no quoting: :class:`Page` is shown for none that has other characters."""
+    given = {name: value for name, value in query.items() if value not in {None, ""}}
+    return "/".join((PATH, *parts)) + (f"?{urlencode(given)}" if given else "")
+
+
+@cache
+def _assets() -> tuple[Mapping[str, Asset], Mapping[str, str]]:
+    """The files by their names with a digest, and those names by the plain ones."""
+    assets, names = {}, {}
+    for path in sorted((_HERE / "static").iterdir()):
+        content = path.read_bytes()
+        name = f"{path.stem}-{hashlib.sha256(content).hexdigest()[:12]}{path.suffix}"
+        assets[name], names[path.name] = Asset(content, _TYPES[path.suffix]), name
+    return assets, names
+
+
+@cache
+def _templates() -> Environment:
+    # Imported on use: a gateway that nobody looks at needs no templates.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        finalize=_plain,
+    )
+    environment.filters |= {
+        "number": wording.number,
+        "size": wording.size,
+        "took": wording.took,
+        "lasting": wording.lasting,
+        "iso": wording.iso,
+        "whole_time": wording.whole_time,
+        "component": wording.component,
+    }
+    environment.globals |= {
+        "ago": wording.ago,
+        "percent": wording.percent,
+        "link": link,
+        "static": lambda name: f"{PATH}/static/{_assets()[1][name]}",
+        "causes": wording.CAUSES,
+        "habits": wording.HABITS,
+        "misses": wording.MISSES,
+    }
+    return environment
+
+
+def _plain(value: Any) -> Any:
+    """Whatever a template shows passes here, before it is escaped."""
+    return wording.plain(value) if type(value) is str else value

@@ -1,0 +1,101 @@
+"""The routes of the console, and what answers where it is not served."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from structlog.contextvars import get_contextvars
+
+from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
+from cwm.services.catalogue import Services
+from cwm.transport.console.conversations import conversation, conversations
+from cwm.transport.console.engines import engines
+from cwm.transport.console.overview import overview
+from cwm.transport.console.pages import PATH, Page, asset, rendered
+from cwm.transport.console.turn import turn
+from cwm.transport.console.views import Asked, View
+from cwm.transport.console.windows import window, windows
+from cwm.transport.http.errors import STATUS
+from cwm.transport.http.request_keys import PRINCIPAL
+
+_VIEWS: Final[dict[str, View]] = {
+    "": overview,
+    "/conversations": conversations,
+    "/conversations/{session_id}": conversation,
+    "/turns/{turn}": turn,
+    "/windows": windows,
+    "/windows/{window_name}": window,
+    "/engines": engines,
+}
+_NEXT_STEPS: Final = {
+    ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
+    ErrorKind.NOT_FOUND: "It may have been deleted or have expired, or it is somebody else's. The lists show what you may see.",
+    ErrorKind.FORBIDDEN: "Ask whoever runs this gateway for the scope that it needs.",
+    ErrorKind.STORAGE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
+    ErrorKind.UNAVAILABLE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
+    ErrorKind.TIMEOUT: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
+}
+_REPORT: Final = "The gateway's log has more under this request's id."
+_NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
+
+_log = logging.getLogger("cwm.console")
+
+
+def routes(services: Services) -> list[Route]:
+    """Every page, the files that pages load, and a page for each address below ``/console`` that is none."""
+    pages = [
+        Route(f"{PATH}{path}", _shown(services, view), name=view.__name__) for path, view in _VIEWS.items()
+    ]
+    return [
+        *pages,
+        Route(f"{PATH}/static/{{file}}", _static),
+        Route(f"{PATH}/{{rest:path}}", _nothing),
+    ]
+
+
+def absent(why: str) -> list[Route]:
+    """What answers instead where the console is not served: 404 with a coded error."""
+
+    async def refuse(_: Request) -> Response:
+        return JSONResponse(InvalidParameterError(why, field="path").as_dict(), 404)
+
+    return [Route(PATH, refuse), Route(f"{PATH}/{{rest:path}}", refuse)]
+
+
+def _shown(services: Services, view: View) -> Callable[[Request], Awaitable[Response]]:
+    async def show(request: Request) -> Response:
+        try:
+            page = await view(Asked(services, request.scope[PRINCIPAL], request))
+            # A page of fifty turns takes milliseconds, in which other requests are answered.
+            return await run_in_threadpool(rendered, page)
+        except CwmError as error:
+            return _refusal(error, STATUS[error.kind])
+        except Exception:  # noqa: BLE001 - logged; a person gets a page all the same
+            _log.exception("a page of the console failed")
+            return _refusal(InternalError("The page could not be made."), 500)
+
+    return show
+
+
+async def _static(request: Request) -> Response:
+    return asset(request.path_params["file"]) or _refusal(_NOWHERE, 404)
+
+
+async def _nothing(_: Request) -> Response:
+    return _refusal(_NOWHERE, 404)
+
+
+def _refusal(error: CwmError, status: int) -> Response:
+    values = {
+        "error": error,
+        "status": status,
+        "next_step": _NEXT_STEPS.get(error.kind, _REPORT),
+        "request_id": get_contextvars().get("request_id", ""),
+    }
+    return rendered(Page("error.html", values, status))

@@ -1,0 +1,70 @@
+"""One turn: what was said up to it, what it cost, and how to go on from it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from cwm.domain.errors import TurnNotFoundError
+from cwm.domain.habits import switch_against
+from cwm.domain.names import TURN_PATTERN
+from cwm.domain.turn import Turn, TurnSource, TurnState
+from cwm.services.turns.history import Transcript
+from cwm.transport.console import transcript
+from cwm.transport.console.pages import Page
+from cwm.transport.console.views import Asked
+
+_MESSAGES: Final = 40
+_AROUND: Final = 100
+
+
+async def turn(asked: Asked) -> Page:
+    turn_id = asked.part("turn")
+    if not re.fullmatch(TURN_PATTERN[1:-1], turn_id):
+        raise TurnNotFoundError(f"There is no recorded turn '{turn_id[:64]}'.")
+    shown = await asked.services.history.show(asked.principal, TurnSource(turn_id=turn_id))
+    log = await asked.services.history.log(
+        asked.principal,
+        TurnSource(session_id=shown.turn.session_id),
+        _AROUND,
+        shown.turn.number + _AROUND // 2,
+    )
+    near = {each.id: each for each in log.turns if each.state is TurnState.ENDED}
+    return Page(
+        "turn.html",
+        {
+            **messages_of(asked, shown),
+            "parent": near.get(shown.turn.parent or ""),
+            "children": sorted(
+                (each for each in near.values() if each.parent == shown.turn.id), key=lambda each: each.number
+            ),
+            "previous": _next_to(shown.turn, list(near.values()), newer=False),
+            "following": _next_to(shown.turn, list(near.values()), newer=True),
+            "is_current": shown.turn.id == log.current_turn,
+            "tags": [tag.name for tag in log.tags if tag.turn_id == shown.turn.id],
+            "words": log.words.get(shown.turn.id),
+        },
+    )
+
+
+def messages_of(asked: Asked, shown: Transcript) -> dict[str, object]:
+    """The turn, and one page of the messages of its context: the newest, or those before message ``upto``."""
+    total = len(shown.messages)
+    end = min(asked.number("upto") or total, total)
+    first = max(end - _MESSAGES, 0)
+    habit = shown.habit
+    return {
+        "turn": shown.turn,
+        "messages": transcript.read(shown.messages[first:end], first, shown.turn.parent_messages),
+        "first": first,
+        "end": end,
+        "total": total,
+        "habit": habit,
+        "switch": None if habit is None else switch_against(habit, shown.turn.client),
+    }
+
+
+def _next_to(turn: Turn, near: list[Turn], *, newer: bool) -> Turn | None:
+    """The turn asked right after, or before, this one."""
+    there = [each for each in near if (each.number > turn.number if newer else each.number < turn.number)]
+    return (min if newer else max)(there, key=lambda each: each.number, default=None)

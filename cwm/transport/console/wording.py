@@ -1,0 +1,115 @@
+"""How the console writes numbers, sizes, times, and what others wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+_STEP: Final = 1024
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+# What would change how the text around it is shown: controls, and the marks that set a direction.
+_UNSEEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+_PICTURES: Final = 0x2400
+_DELETE: Final = 0x7F
+
+COMPONENTS: Final[Mapping[str, str]] = {
+    "kv_store": "KV store (LMCache)",
+    "vllm": "Model engine (vLLM)",
+    "registry": "Registry",
+    "coordinator": "LMCache coordinator",
+    "shared_store": "Shared store",
+}
+CAUSES: Final[Mapping[str, str]] = {
+    "system_text": "the system text is another one",
+    "tools": "the tools are other ones",
+    "tool_order": "the tools come in another order",
+    "moved": "a message stands in another place",
+    "edited": "a message has other words",
+    "dropped": "messages are left out",
+    "inserted": "a message was put in between",
+    "rendered": "an answer came back with other words",
+    "repeated": "it was asked again, from an earlier point",
+    "unrelated": "another conversation under the same id",
+}
+HABITS: Final[Mapping[str, str]] = {
+    "billing_block": "the client writes a billing line into each request",
+    "date": "the client writes the date into its request",
+    "git_status": "the client writes the state of git into its request",
+    "moved_reminder": "the client moves its reminders",
+    "reordered_tools": "the client reorders its tools",
+}
+MISSES: Final[Mapping[str, str]] = {
+    "evicted": "the engine no longer had the KV of its parent",
+    "another_engine": "another engine had the KV of its parent",
+}
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes in the largest unit that leaves at least 1: '1.5 MiB'."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    index = 0
+    while value >= _STEP and index < len(units) - 1:
+        value, index = value / _STEP, index + 1
+    return f"{value:,.0f} B" if index == 0 else f"{value:,.1f} {units[index]}"
+
+
+def percent(part: float, whole: float) -> int:
+    """The share of ``part``, in whole per cent, rounded down: 100 only if nothing is missing."""
+    return int(100 * part / whole) if whole else 0
+
+
+def took(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:,.1f} s" if milliseconds >= 1000 else f"{milliseconds:,.0f} ms"
+
+
+def lasting(seconds: float) -> str:
+    """A duration in its largest unit: '3 h'."""
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= length:
+            return f"{seconds // length:,.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def whole_time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """How long ago, within a day; else the date."""
+    seconds = (now - at).total_seconds()
+    if seconds >= _DAY:
+        return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    if seconds < 0:
+        return f"in {lasting(-seconds)}" if seconds > -_DAY else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return "just now" if seconds < 5 else f"{lasting(seconds)} ago"
+
+
+def plain(text: object) -> str:
+    """The text with a visible sign in place of each character that shows nothing and changes what is around it."""
+    return _UNSEEN.sub(_sign, str(text))
+
+
+def component(name: str) -> str:
+    kind, _, of = name.partition(":")
+    return f"{kind.capitalize()} {of}" if of else COMPONENTS.get(name, name)
+
+
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code <= 0x1F:
+        return chr(_PICTURES + code)
+    if code == _DELETE:
+        return "\u2421"
+    return f"\u27e8U+{code:04X}\u27e9"

@@ -1,0 +1,30 @@
+"""The console: its pages, or what stands in their place, and the doorstep that leads to them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.routing import Route
+
+from cwm.services.catalogue import Services
+from cwm.settings import Settings
+from cwm.transport.console.doorstep import route as doorstep
+from cwm.transport.console.pages import PATH
+from cwm.transport.console.routes import absent, routes
+
+_OFF: Final = "The console is turned off: CWM_CONSOLE is false."
+_SIGN_IN: Final = (
+    "The console is not served where authentication is configured: it has no sign-in. `cwm sessions`, `cwm turns` "
+    "and `cwm windows` show what it shows."
+)
+
+
+def console_routes(settings: Settings, services: Services) -> list[Route]:
+    served = settings.serves_console()
+    pages = routes(services) if served else absent(_SIGN_IN if settings.http.console else _OFF)
+    return [doorstep(to_console=served), *pages]
+
+
+def without_credentials(settings: Settings) -> str | None:
+    """The path at and below which nothing is protected, because nothing is there; None if something is."""
+    return None if settings.serves_console() else PATH

@@ -1,0 +1,244 @@
+"""Pages for people: what is there, a conversation as its tree, what was said, and how to go on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cwm.domain.engine import Tier
+from cwm.domain.errors import EngineConnectionError
+from cwm.domain.session import SessionState
+from cwm.ports.kv_tier import Placement, PrefixKey
+from tests.contracts.nouns import a_session
+from tests.transport.console.conftest import a_console
+from tests.transport.console.reading import Console, Document
+from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
+
+TREE = "/conversations/fix-flaky-login-test"
+
+
+def item(document: Document, number: int) -> str:
+    """What the tree says of one turn."""
+    return " ".join(document.one("li", id=f"turn-{number}").text.split())
+
+
+async def test_an_empty_gateway_says_what_to_do_first(console: Console) -> None:
+    first = await console.page()
+    assert "cwm connect opencode" in first.text
+    assert "cwm sessions create --id first && cwm sessions generate first" in first.text
+    assert "There is no conversation yet." in (await console.page("/conversations")).text
+    assert "cwm windows freeze CONVERSATION NAME" in (await console.page("/windows")).text
+
+
+async def test_the_overview_says_what_is_not_well_and_what_goes_on(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    console.parts.engine_side.reuse.turn("default", 1000, 790)
+    page = await console.page()
+    assert page.one("h1").text == "Something that every turn needs does not answer."
+    matters = page.one("ul", class_="matters").text
+    assert "Model engine (vLLM)" in matters
+    assert "79 % 790 reused, 210 computed since this gateway started" in page.text
+    assert page.links["Thanks. Open a pull request."] == f"/console{TREE}"
+    assert page.links["login-fixed"] == "/console/windows/login-fixed"
+
+
+async def test_conversations_are_listed_by_state_and_page_by_page(console: Console) -> None:
+    registry = console.parts.base.registry
+    for number in range(27):
+        await registry.add_session(a_session(f"s{number:02}", "default"), ())
+    await registry.add_session(a_session("old", "default", state=SessionState.EXPIRED), ())
+    first = await console.page("/conversations")
+    assert len(first.all("li", class_="item")) == 25
+    second = await console.page(first.links["Older"].removeprefix("/console"))
+    assert len(second.all("li", class_="item")) == 3
+    assert not {*first.links} & {*second.links} & {f"s{number:02}" for number in range(27)}
+    expired = await console.page("/conversations?state=expired")
+    assert [each.text.split()[0] for each in expired.all("li", class_="item")] == ["old"]
+    assert "No conversation is thawed." in (await console.page("/conversations?state=thawed")).text
+
+
+async def test_conversations_are_found_by_words_and_by_id(console: Console) -> None:
+    await a_small_talk(console.parts.base.registry, "report", ("What changed in billing?", "Seven things."))
+    by_words = await console.page("/conversations?q=CHANGED+billing")
+    assert "What changed in billing?" in by_words.links
+    assert by_words.links["report"] == "/console/conversations/report"
+    by_id = await console.page("/conversations?q=report")
+    assert "A conversation has this id" in by_id.text
+    nothing = await console.page("/conversations?q=nobody+said+this")
+    assert "No message has these words" in nothing.text
+    assert "2 messages were read" in nothing.text
+
+
+async def test_a_conversation_is_shown_as_its_tree(console: Console) -> None:
+    day = await a_working_day(console.parts.base.registry)
+    page = await console.page(TREE)
+    assert "11 Thanks. Open a pull request. it goes on here" in item(page, 11)
+    assert "97 % reused" in item(page, 11)
+    assert "goes on from a summary of turn 9" in item(page, 10)
+    assert "window login-fixed" in item(page, 9)
+    assert "tag green" in item(page, 9)
+    assert "branches off from turn 8" in item(page, 9)
+    assert "side line" in item(page, 7)
+    assert "first token after 2.4 s" in item(page, 2)
+    assert page.links["11 Thanks. Open a pull request."] == f"/console/turns/{day['last'].id}"
+    assert len(page.all("svg", class_="bar")) == 11
+
+
+async def test_the_tree_says_what_broke_the_prefix_and_how_to_switch_that_off(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    said = item(await console.page(TREE), 9)
+    assert "More was computed than needed: the engine no longer had the KV of its parent." in said
+    assert "at message 2: a message has other words; the client writes the date into its request." in said
+    assert "before: Today's date: 2026-11-26" in said
+    assert "now: Today's date: 2026-11-27" in said
+
+
+async def test_lines_of_the_tree_lead_from_each_turn_to_its_parent(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    page = await console.page(TREE)
+    kinds = [each.attributes["class"] for each in page.elements if each.name in {"line", "path"}]
+    assert {"trunk", "side", "summary"} == set(kinds)
+    # One line comes from the side: the retry that its turn was asked again for.
+    assert [each.attributes["class"] for each in page.all("path")] == ["side"]
+
+
+async def test_a_long_conversation_comes_page_by_page(console: Console) -> None:
+    scene = await opened(console.parts.base.registry, "long")
+    parent = None
+    for number in range(53):
+        parent = await scene.turn(user(f"q{number}"), assistant("a"), parent=parent, tokens=3, answer=2)
+    first = await console.page("/conversations/long")
+    assert len(first.all("li", class_="turn")) == 50
+    older = await console.page(first.links["Older"].removeprefix("/console"))
+    assert [each.attributes["id"] for each in older.all("li", class_="turn")] == [
+        "turn-3",
+        "turn-2",
+        "turn-1",
+    ]
+    assert older.links["Newest"] == "/console/conversations/long"
+
+
+async def test_a_turn_shows_what_was_said_and_how_to_go_on(console: Console) -> None:
+    day = await a_working_day(console.parts.base.registry)
+    turn = day["second"]
+    page = await console.page(f"/turns/{turn.id}")
+    assert page.one("h1").text == "Turn 3"
+    roles = [each.text for each in page.all("h3")]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"]
+    folded = [" ".join(each.text.split()) for each in page.all("summary")]
+    assert folded[0].startswith("Thinking A flaky test")
+    assert folded[1] == 'Calls Read { "file_path": "tests/test_login.py" }'
+    assert folded[2].startswith("Result of Read def test_login")
+    assert "what this turn added" in page.text
+    assert [each.text for each in page.all("pre") if "sleep" in each.text][-1].startswith("def test_login")
+    for command in (f"cwm turns branch {turn.id}", f"CWM-Continue: turn:{turn.id}"):
+        assert [each for each in page.all("button") if each.attributes["data-copy"] == command]
+    assert page.links["Turn 2, before"] == f"/console/turns/{day['first'].id}"
+    assert page.links["turn 6"] == f"/console/turns/{day['third'].id}"
+    assert "1,410 computed" in page.text
+
+
+async def test_a_tag_leads_to_its_turn(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    assert (await console.page("/turns/tag:green")).one("h1").text == "Turn 9"
+
+
+async def test_many_messages_come_page_by_page_and_a_long_one_in_part(console: Console) -> None:
+    scene = await opened(console.parts.base.registry, "long")
+    said = [user(f"question {number}") for number in range(60)]
+    turn = await scene.turn(*said, assistant("x" * 1_000_000))
+    page = await console.page(f"/turns/{turn.id}")
+    assert "Messages 22 to 61 of 61" in page.text
+    assert "980,000 more characters are not shown here" in page.text
+    assert len(page.source) < 100_000
+    earlier = await console.page(page.links["Earlier ones"].removeprefix("/console"))
+    assert "question 0" in earlier.text
+
+
+async def test_a_window_says_what_proves_it_where_it_is_from_and_what_it_holds(console: Console) -> None:
+    day = await a_working_day(console.parts.base.registry)
+    assert "2 windows" in (await console.page("/windows")).text
+    page = await console.page("/windows/login-race-found")
+    assert "The cause is known, nothing changed yet" in page.text
+    assert re.search(r"Blocks 3 .* 8\.4 MiB", page.text)
+    assert "read back" in page.text
+    assert "no canary: a thaw cannot compare" in page.text
+    assert page.links["at this turn"] == f"/console/turns/{day['third'].id}"
+    assert page.links["fix-flaky-login-test"] == f"/console{TREE}"
+    assert "cwm windows thaw login-race-found" in page.text
+    assert "A clock that the test moves by itself removes the race." in page.text
+    found = await console.page("/windows?q=tests+pass")
+    assert [each.text.split()[0] for each in found.all("li", class_="item")] == ["login-fixed"]
+
+
+class Directory:
+    """LMCache as far as it says where blocks are."""
+
+    async def lookup(self, _: PrefixKey) -> list[Placement]:
+        tiers = {"aa01": {Tier.CPU, Tier.DISK}, "aa02": {Tier.DISK}, "aa03": set[Tier]()}
+        return [Placement(name, 2_949_120, frozenset(where)) for name, where in tiers.items()]
+
+
+async def test_the_bar_of_a_window_has_its_blocks_by_the_nearest_tier(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    async with a_console(tmp_path, sqlite_template, kv_tier=Directory()) as console:
+        await a_working_day(console.parts.base.registry)
+        page = await console.page("/windows/login-race-found")
+    legend = " ".join(page.one("ul", class_="legend").text.split())
+    assert legend == "1 cpu1 disk1 in no tier"
+    assert "66 % of them are in a tier" in page.text
+    widths = {
+        each.attributes["class"]: (each.attributes["x"], each.attributes["width"])
+        for each in page.all("rect")
+        if each.attributes["class"].startswith("tier-")
+    }
+    assert widths == {"tier-cpu": ("0.0%", "33.33%"), "tier-disk": ("33.33%", "33.33%")}
+
+
+class Away:
+    async def lookup(self, _: PrefixKey) -> list[Placement]:
+        raise EngineConnectionError("LMCache does not answer.")
+
+
+async def test_where_nobody_knows_where_blocks_are_no_bar_says_so(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    async with a_console(tmp_path, sqlite_template, kv_tier=Away()) as console:
+        await a_working_day(console.parts.base.registry)
+        page = await console.page("/windows/login-race-found")
+    assert "LMCache does not say where they are" in page.text
+    assert page.all("ul", class_="legend") == []
+
+
+async def test_the_engines_are_there_although_they_do_not_answer(console: Console) -> None:
+    page = await console.page("/engines")
+    assert "does not answer now" in page.one("ul", class_="cards").text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/conversations/not-there", 404, "CWM-2001"),
+        ("/conversations/bad%20id", 400, "CWM-1001"),
+        ("/turns/not-there", 404, "CWM-2007"),
+        ("/turns/no%20turn", 404, "CWM-2007"),
+        ("/windows/not-there", 404, "CWM-2002"),
+        ("/windows/bad.name", 400, "CWM-1002"),
+        ("/conversations?after=made-up", 400, "CWM-1003"),
+        ("/conversations?state=asleep", 400, "CWM-1003"),
+        ("/conversations/a?before=0", 400, "CWM-1003"),
+        ("/nowhere", 404, "CWM-1003"),
+        ("/static/console.css", 404, "CWM-1003"),
+    ],
+)
+async def test_what_is_not_there_is_told_with_its_code_and_what_to_do(
+    console: Console, path: str, status: int, code: str
+) -> None:
+    answer = await console.answer(path, **{"x-request-id": "request-1"})
+    page = await console.page(path, status)
+    assert f"{status} · {code}" in page.text
+    assert "Overview" in page.links
+    assert "request-1" in answer.text
