@@ -214,6 +214,7 @@ class WithoutCoordinator:
     """First turns of new sessions."""
     thawed: dict[str, Any]
     window_tokens: int
+    moved: dict[str, Any]
     refused: dict[str, str]
     """Tools that need the coordinator, and the codes that they ended with."""
     ready: httpx2.Response
@@ -236,16 +237,18 @@ async def _without_coordinator(fleet: LiveEngine, front: LiveGateway) -> Without
             answer = await client.complete([*ids, *words(20)], session=session)
             new_answers = [await client.complete(words(80), session=f"alone{i}") for i in range(2)]
             thawed = await client.tool("window_thaw", window_name="before")
+            moved = await client.tool("session_move", session_id=session, engine=two.name)
             for tool, arguments in (
                 ("window_freeze", {"session_id": session, "window_name": "during"}),
-                ("session_move", {"session_id": session, "engine": two.name}),
+                ("window_clone", {"source_window": "before", "target_window": "copy"}),
+                ("window_delete", {"window_name": "before"}),
             ):
                 try:
                     refused[tool] = str(await client.tool(tool, **arguments))
                 except RefusedError as error:
                     refused[tool] = error.code
             ready = await client.http.get(f"{front.url}/readyz")
-    return WithoutCoordinator(answer, len(ids), new_answers, thawed, len(window_ids), refused, ready)
+    return WithoutCoordinator(answer, len(ids), new_answers, thawed, len(window_ids), moved, refused, ready)
 
 
 async def _stored(client: Talk, lmcache_url: str) -> None:
@@ -307,9 +310,22 @@ def test_no_turn_after_a_drain_is_cold_and_all_say_what_they_would_have_said(mov
         assert answer["token_ids"] == undisturbed
 
 
-def test_x(without_coordinator: WithoutCoordinator) -> None:
-    import pprint; pprint.pprint(without_coordinator); pprint.pprint(without_coordinator.ready.json())
-    assert 0
+def test_turns_thaws_and_moves_go_on_without_the_coordinator(without_coordinator: WithoutCoordinator) -> None:
+    alone = without_coordinator
+    assert cached(alone.answer) >= restorable_tokens(alone.context_tokens, 32)
+    assert len(alone.new_answers) == 2
+    assert alone.thawed["receipt"]["tokens_restored"] == restorable_tokens(alone.window_tokens, 32)
+    assert alone.thawed["verification"] == "exact"
+    assert (alone.moved["target"], alone.moved["canary"]["result"]) == ("engine-2", "exact")
+
+
+def test_what_pins_and_deletes_waits_for_the_coordinator(without_coordinator: WithoutCoordinator) -> None:
+    assert without_coordinator.refused == {"window_freeze": "CWM-5001"}
+    coordinator = next(
+        each for each in without_coordinator.ready.json()["components"] if each["name"] == "coordinator"
+    )
+    assert coordinator["status"] == "unhealthy"
+    assert "Without it" in coordinator["message"]
 
 
 def test_a_stream_whose_engine_was_killed_goes_on_without_a_seam(outage: Outage) -> None:
