@@ -10,7 +10,12 @@ from typing import Any, TypeAlias
 from cwm.background import BackgroundTasks
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError
+from cwm.domain.errors import (
+    CwmError,
+    EngineConnectionError,
+    InvalidParameterError,
+    SessionNotActiveError,
+)
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
@@ -147,7 +152,18 @@ class Generate:
                 await self.limits.require_tokens(principal)
                 with ExitStack() as scope:
                     identity = await self.place(session, scope)
-                    generated = await self._turn(principal, session, identity, turn, in_flight, caller)
+                    try:
+                        generated = await self._turn(principal, session, identity, turn, in_flight, caller)
+                    except EngineConnectionError as error:
+                        self.directory.lose(identity.engine)
+                        if error.recorded is not None or self.directory.is_one:
+                            raise
+                        # Nothing was said yet: another engine is asked, once.
+                        await in_flight.close()
+                        again = await self.place(session, scope)
+                        if again.engine == identity.engine:
+                            raise
+                        generated = await self._turn(principal, session, again, turn, in_flight, caller)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
         return generated
 

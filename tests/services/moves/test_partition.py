@@ -12,6 +12,7 @@ import pytest
 from cwm.adapters.sql.database import Database
 from cwm.domain.engine_health import GONE_AFTER
 from cwm.domain.errors import EngineConnectionError
+from cwm.domain.turn import TurnQuery
 from tests.services.fleet_of import Fleet, together, turns_of
 from tests.services.moves.mortal import Life, Mortal
 from tests.services.replicas_of import ANN
@@ -100,22 +101,18 @@ async def test_the_conversation_is_the_one_that_it_would_have_been_without_a_par
     assert contexts[0] == contexts[1]
 
 
-async def test_until_its_gateway_knows_that_the_engine_is_away_a_turn_is_refused_and_changes_nothing(
+async def test_before_its_gateway_has_seen_that_the_engine_is_away_a_turn_is_taken_by_another_once(
     partition: Partition,
 ) -> None:
     fleet, near, far = partition.fleet, partition.near, partition.far
     await far.directory.identity("tiny", "one")
-    before = await near.registry.session_tokens("acme", "s1")
     await partition.cuts_off("one", seen=False)
-    with pytest.raises(EngineConnectionError) as refused:
-        await far.says("s1", " On.")
-    assert (refused.value.code, refused.value.retryable) == ("CWM-5001", True)
-    assert await near.registry.session_tokens("acme", "s1") == before
-    await near.says("s1", " On.")
-    assert (await fleet.engine_of("s1"), turns_of(fleet.one), turns_of(fleet.two)) == ("one", 2, 0)
-    await far.directory.look_at("one", far.clock)
-    await far.says("s1", " And on.")
-    assert await fleet.engine_of("s1") == "two", "one failed look is enough for who asks again"
+    answer = await far.says("s1", " On.")
+    assert answer.cached_tokens >= near.kv_tier.chunk_size
+    assert (await fleet.engine_of("s1"), turns_of(fleet.one), turns_of(fleet.two)) == ("two", 1, 1)
+    assert len(await near.registry.turns("acme", "s1", TurnQuery())) == 2
+    await near.says("s1", " And on.")
+    assert await fleet.engine_of("s1") == "two"
 
 
 async def test_a_gateway_that_reaches_no_engine_refuses_and_leaves_the_session_where_it_is(
