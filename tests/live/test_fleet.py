@@ -117,12 +117,14 @@ def outage(fleet: LiveEngine, front: LiveGateway, moves: Moves) -> Outage:
 async def _outage(fleet: LiveEngine, front: LiveGateway) -> Outage:
     one, two = fleet.engines
     async with talk(front.url, front.model) as client:
-        session, ids = await client.fill(words(600))
+        session = "speaks_on"
+        await client.tool("session_create", session_id=session)
+        await client.tool("session_move", session_id=session, engine=one.name)
+        _, ids = await client.fill(words(600), session)
         to_freeze, window_ids = await client.fill(words(300))
         await client.tool("window_freeze", session_id=to_freeze, window_name="w")
         prompt = [*ids, *words(20)]
         undisturbed = await _directly(client, one.vllm_url, prompt)
-        await client.tool("session_move", session_id=session, engine=one.name)
         speaking, spoken = asyncio.Event(), words(100)
         undisturbed_stream = await _directly(client, one.vllm_url, spoken, _STREAM_TOKENS)
         (await client.complete(spoken, session="speaks"))
@@ -241,7 +243,7 @@ async def _without_coordinator(fleet: LiveEngine, front: LiveGateway) -> Without
             for tool, arguments in (
                 ("window_freeze", {"session_id": session, "window_name": "during"}),
                 ("window_clone", {"source_window": "before", "target_window": "copy"}),
-                ("window_delete", {"window_name": "before"}),
+                ("window_delete", {"window_name": "before", "force": True}),
             ):
                 try:
                     refused[tool] = str(await client.tool(tool, **arguments))
@@ -320,7 +322,8 @@ def test_turns_thaws_and_moves_go_on_without_the_coordinator(without_coordinator
 
 
 def test_what_pins_and_deletes_waits_for_the_coordinator(without_coordinator: WithoutCoordinator) -> None:
-    assert without_coordinator.refused == {"window_freeze": "CWM-5001"}
+    tools = ("window_freeze", "window_clone", "window_delete")
+    assert without_coordinator.refused == dict.fromkeys(tools, "CWM-5001")
     coordinator = next(
         each for each in without_coordinator.ready.json()["components"] if each["name"] == "coordinator"
     )
