@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 
 class Tier(StrEnum):
@@ -73,8 +74,17 @@ class EngineIdentity:
         return self.fingerprint if self.fingerprint.startswith(_DEPLOYMENT) else self.weights_digest
 
     def as_dict(self) -> dict[str, Any]:
-        """The facts, without the engine's name: what is kept of them is true of every equal engine."""
-        return {name: value for name, value in asdict(self).items() if name != "engine"}
+        """The facts, without the engine's name: what is kept of them is true of every equal engine.
+
+        Without an empty ``adapter``, too: gateways from before there was one read what is kept.
+        """
+        left_out = {"engine"} if self.adapter else {"engine", "adapter"}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What :meth:`as_dict` gave, also that of a later version, whose other facts are left out."""
+        return cls(**{name: value for name, value in values.items() if name in cls.__slots__})
 
 
 def deployment_by_name(name: str) -> str:

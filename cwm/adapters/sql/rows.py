@@ -41,7 +41,7 @@ _CONSTRUCTORS: Final[list[tuple[int, Callable[[Any], Any]]]] = [
         ("storage_tier", Tier),
         ("durability", Durability),
         ("retention", Retention),
-        ("identity", lambda values: EngineIdentity(**values)),
+        ("identity", EngineIdentity.from_dict),
         ("tags", tuple),
     )
 ]

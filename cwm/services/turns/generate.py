@@ -99,6 +99,7 @@ class _StreamedAnswer:
 class _Caller:
     on_text: OnText | None
     waits: bool = True
+    has_tokens: bool = False
 
 
 @dataclass(slots=True)
@@ -154,12 +155,13 @@ class Generate:
                     identity = await self.place(session, scope)
                     try:
                         generated = await self._turn(principal, session, identity, turn, in_flight, caller)
-                    except EngineConnectionError as error:
+                    except EngineConnectionError:
                         self.directory.lose(identity.engine)
-                        if error.recorded is not None or self.directory.is_one:
+                        if caller.has_tokens or self.directory.is_router(identity.engine):
                             raise
-                        # Nothing was said yet: another engine is asked, once.
                         await in_flight.close()
+                        # Read again: it has an engine by now.
+                        session = await session_of(self.registry, principal, session_id, Right.USE)
                         again = await self.place(session, scope)
                         if again.engine == identity.engine:
                             raise
@@ -263,6 +265,7 @@ class Generate:
             async with aclosing(self.engine.stream(generation)) as deltas:
                 async for delta in deltas:
                     answer.take(delta)
+                    caller.has_tokens = caller.has_tokens or bool(answer.token_ids)
                     if not caller.waits and answer.token_ids:
                         break
                     if caller.on_text is not None and delta.text:

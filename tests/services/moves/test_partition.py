@@ -16,7 +16,7 @@ from cwm.domain.turn import TurnQuery
 from tests.services.fleet_of import Fleet, together, turns_of
 from tests.services.moves.mortal import Life, Mortal
 from tests.services.replicas_of import ANN
-from tests.services.windows_of import Gateway
+from tests.services.windows_of import TEXT, Gateway
 
 
 @dataclass(slots=True)
@@ -113,6 +113,19 @@ async def test_before_its_gateway_has_seen_that_the_engine_is_away_a_turn_is_tak
     assert len(await near.registry.turns("acme", "s1", TurnQuery())) == 2
     await near.says("s1", " And on.")
     assert await fleet.engine_of("s1") == "two"
+
+
+async def test_a_session_whose_first_turn_was_taken_by_another_engine_stays_there(
+    partition: Partition,
+) -> None:
+    fleet, far = partition.fleet, partition.far
+    await far.open_session(ANN, "new")
+    for name in ("one", "two"):
+        await far.directory.identity("tiny", name)
+    await partition.cuts_off("one", seen=False)
+    for _ in range(2):
+        await far.says("new", TEXT)
+        assert await fleet.engine_of("new") == "two"
 
 
 async def test_a_gateway_that_reaches_no_engine_refuses_and_leaves_the_session_where_it_is(

@@ -104,7 +104,7 @@ class EngineRecords:
 
 
 def _upgrade_of(row: Row[Any]) -> Upgrade:
-    return Upgrade(row.model, EngineIdentity(**row.identity), row.since)
+    return Upgrade(row.model, EngineIdentity.from_dict(row.identity), row.since)
 
 
 def _this(session: Session) -> ColumnElement[bool]:
