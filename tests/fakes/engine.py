@@ -220,7 +220,7 @@ class FakeEngine:
             await self.gate.wait()
         await self._serves(generation.model)
         if not self.generates:
-            raise EngineResponseError("vLLM answered 404 to /v1/completions.")
+            raise EngineResponseError("vLLM answered 404 to /v1/completions.", status=404)
         self._refuse(generation)
         ids, chunk = generation.token_ids, self.kv_tier.chunk_size
         names = self._names(ids, generation.cache_salt)

@@ -42,6 +42,7 @@ _TOKENIZER_PROBE: Final = (
     "Быстрая лиса 快速的棕色狐狸 こんにちは 안녕하세요 مرحبا नमस्ते \u00a0\u2028 👩‍👩‍👧‍👦 <|x|> </s>"
 )
 _DIGEST_CHARS: Final = 16
+_REFUSALS: Final = range(400, 500)
 _START: Final = "start:"
 # Of a look at one of several engines, which delays none of the others.
 _LOOK_SECONDS: Final = 5.0
@@ -78,6 +79,8 @@ class EngineDirectory:
     _sent: int = 0
     _held_again: float = 0.0
     _hardened: set[str] = field(default_factory=set)
+    _mute: set[tuple[str, str]] = field(default_factory=set)
+    """Models that do not generate, by the names of engine and model."""
     _facts: dict[str, KvTierFacts] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -90,7 +93,7 @@ class EngineDirectory:
             engine = await self._one_for(model, tenant)
         key = (engine, model or "")
         identity = self._known.get(key)
-        if identity is not None:
+        if identity is not None and not await self._was_replaced(identity):
             return identity
         async with self._locks[engine]:
             identity = self._known.get(key)
@@ -105,6 +108,30 @@ class EngineDirectory:
                     for known in (key, (engine, identity.model), (identity.engine, identity.model)):
                         self._known[known] = identity
         return identity
+
+    async def _was_replaced(self, identity: EngineIdentity) -> bool:
+        """Whether another adapter has this name by now, or none: vLLM loads adapters while it runs, and LMCache does not tell them apart."""
+        if not identity.adapter:
+            return False
+        served = await self.engine.on(identity.engine).models()
+        if any((each.id, each.adapter) == (identity.model, identity.adapter) for each in served):
+            return False
+        self.forget(identity.engine)
+        return True
+
+    async def deployment_of(self, model: str, engine: str) -> str:
+        """The deployment of a model on an engine; empty for one that does not generate: it has no KV that anybody could reuse.
+
+        Such a model is asked once, until the engine is forgotten. CWM-5001, 5002, 6001.
+        """
+        if (engine, model) not in self._mute:
+            try:
+                return (await self.identity(model, engine)).fingerprint
+            except (EngineResponseError, InvalidParameterError) as error:
+                if error.context.get("status") not in _REFUSALS:
+                    raise
+                self._mute.add((engine, model))
+        return ""
 
     async def asked_for(self, name: str | None, tenant: str) -> EngineIdentity:
         """The identity of the model that a caller means, who may use an alias. CWM-1003 if it is not served to the caller's tenant."""
@@ -350,6 +377,7 @@ class EngineDirectory:
     def forget(self, engine: str = "") -> None:
         """Clear the cache, or what it has of one engine; the next use reads the identities again."""
         self._known = {key: known for key, known in self._known.items() if engine not in {"", known.engine}}
+        self._mute = {key for key in self._mute if engine not in {"", key[0]}}
         if engine:
             self._changed.add(engine)
         else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cwm.domain.engine_health import EngineHealth
-from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
+from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.ports.registry import Registry
 from cwm.services.engines.directory import EngineDirectory
 
@@ -78,9 +78,6 @@ class Survey:
                 engine = self.directory.engine.on(name)
                 running = round((await engine.counters()).requests_running)
                 for model in await engine.models():
-                    try:
-                        deployments[model.id] = (await self.directory.identity(model.id, name)).fingerprint
-                    except (EngineResponseError, InvalidParameterError):
-                        # One that does not generate has no KV that anybody could reuse.
-                        deployments[model.id] = ""
+                    with suppress(CwmError):
+                        deployments[model.id] = await self.directory.deployment_of(model.id, name)
         return deployments, running

@@ -33,6 +33,20 @@ async def test_another_adapter_under_the_same_name_is_another_deployment(fleet: 
     assert len(salts) == 2
 
 
+async def test_an_adapter_that_takes_the_place_of_another_while_the_engine_runs_has_kv_of_its_own(
+    fleet: Fleet,
+) -> None:
+    fleet.one.adapters = fleet.two.adapters = POET
+    session = await fleet.cwm.open_session(ANN, "s1", "poet")
+    await fleet.cwm.registry.settle_session(session, "one", None)
+    await fleet.cwm.says("s1", TEXT)
+    fleet.one.adapters = fleet.two.adapters = {"poet": "/adapters/other-poet"}
+    session = await fleet.cwm.open_session(ANN, "s2", "poet")
+    await fleet.cwm.registry.settle_session(session, "one", None)
+    assert (await fleet.cwm.says("s2", TEXT)).cached_tokens == 0
+    assert (await fleet.cwm.directory.identity("poet", "one")).adapter == "/adapters/other-poet"
+
+
 async def test_a_window_of_an_adapter_thaws_on_another_engine_that_has_it(fleet: Fleet) -> None:
     fleet.one.adapters = fleet.two.adapters = POET
     await fleet.cwm.open_session(ANN, "s1", "poet")

@@ -43,8 +43,7 @@ async def test_a_thaw_there_computes_and_says_what_changed(fleet: Fleet) -> None
     await fleet.begins("s1")
     window = (await fleet.cwm.freeze(ANN, "s1", "w1")).window
     await comes_back_with_other_weights(fleet, looks=1)
-    fleet.two.busy = (3, 0)
-    await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+    await fleet.lose("two")
     thawed = await fleet.cwm.thaw(ANN, "w1", "s2")
     assert (thawed.session.engine, thawed.receipt.tokens_restored) == ("one", 0)
     assert thawed.receipt.tokens_recomputed == window.token_count
