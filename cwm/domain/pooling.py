@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -43,6 +44,9 @@ _OPTIONS: Final = frozenset(
     }
 )
 
+# Inside a JSON string every quote is escaped, so text cannot match. vLLM has it at the end, and of ranks at the beginning.
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+
 
 def pooling_fields(body: bytes) -> dict[str, Any]:
     """The fields of a request. CWM-1003 for what is no JSON object, for fields that do not pass, and for inputs that are no text or tokens."""
@@ -67,6 +71,24 @@ def pooling_fields(body: bytes) -> dict[str, Any]:
 
 def salted(fields: Mapping[str, Any], salt: str) -> bytes:
     return json.dumps({**fields, _SALT: salt}, separators=(",", ":")).encode()
+
+
+def used_tokens(answer: bytes) -> int:
+    """The tokens that an answer says it used; 0 if it says none. The answer itself, which may be large, is not parsed."""
+    usage = _USAGE.search(answer)
+    try:
+        tokens = None if usage is None else json.loads(usage[1]).get("total_tokens")
+    except ValueError:
+        return 0
+    return tokens if isinstance(tokens, int) else 0
+
+
+def too_large(max_bytes: int) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The engine's answer has more than {max_bytes} bytes. Send fewer inputs at once; "
+        "the operator's limit is CWM_MAX_ANSWER_BYTES.",
+        limit_bytes=max_bytes,
+    )
 
 
 def _is_text(value: object) -> bool:

@@ -171,6 +171,10 @@ class TurnRequest(Protocol):
 
 
 class TurnWire(Protocol):
+    @property
+    def max_answer_bytes(self) -> int:
+        """Of an answer that is read whole before its client gets it."""
+
     def read(self, path: str, body: bytes, headers: Mapping[str, str]) -> TurnRequest:
         """Parse a request, whose header names are in lower case.
 

@@ -23,5 +23,5 @@ class PoolingEndpoint:
         principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         target = target_of(scope, scope["path"].rstrip("/"))
         request = ClientRequest("POST", target, forwarded(headers), await body_of(receive))
-        answer, content = await self.pooling(principal, request)
-        await send_whole(send, answer.status, returned(answer.headers), content)
+        answer = await self.pooling(principal, request)
+        await send_whole(send, answer.status, returned(answer.headers), answer.content)

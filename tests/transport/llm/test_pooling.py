@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from cwm.adapters.vllm.turns.wire import VllmWire
+from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.pooling import POOLING_PATHS
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm
-from tests.transport.llm.gateway import Gateway
+from tests.eventually import eventually
+from tests.transport.llm.gateway import Gateway, gateway, settings_for
 
 ASKED = {"model": MODEL, "input": ["one text", "another"]}
 
@@ -64,3 +70,32 @@ async def test_what_does_not_pass_reaches_no_engine(
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "CWM-1003")
     assert named in answer.json()["error"]["message"]
     assert not [each for each in vllm.seen if each.target == "/v1/embeddings"]
+
+
+async def test_an_answer_over_the_operator_s_limit_is_refused_while_it_is_read(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    cwm.pass_through.wire = VllmWire(max_answer_bytes=1024 * 1024)
+    vllm.pooled = {"/v1/embeddings": {"data": [{"embedding": "A" * 32 * 1024 * 1024}]}}
+    answer = await cwm.client.post("/v1/embeddings", json=ASKED)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "CWM-1003")
+    assert "CWM_MAX_ANSWER_BYTES" in answer.json()["error"]["message"]
+    (seen,) = [each for each in vllm.seen if each.target == "/v1/embeddings"]
+    async with asyncio.timeout(10):
+        await eventually(seen.left.is_set)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_large_answer_spends_the_tokens_that_it_says_wherever_it_says_them(
+    vllm: FakeVllm, tmp_path: Path, first: bool
+) -> None:
+    usage = {"usage": {"prompt_tokens": 7, "total_tokens": 7, "prompt_tokens_details": {"cached_tokens": 0}}}
+    said = {"results": [{"document": {"text": 'of "usage": {"total_tokens": 5}' + "x" * 1024 * 1024}}]}
+    vllm.pooled = {"/rerank": {**usage, **said} if first else {**said, **usage}}
+    asked = {"query": "which?", "documents": ["a" * 300 * 1024]}
+    rules = LimitRules(principal_tokens=(Rate(7, 3_600),))
+    async with gateway(settings_for(vllm.url), tmp_path, rules=rules) as cwm:
+        answer = await cwm.client.post("/rerank", json=asked)
+        assert (answer.status_code, answer.json()) == (200, vllm.pooled["/rerank"])
+        refused = await cwm.client.post("/rerank", json=asked)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "CWM-7003")
