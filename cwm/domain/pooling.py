@@ -20,6 +20,8 @@ POOLING_PATHS: Final = (
     "/classify",
 )
 _SALT: Final = "cache_salt"
+_ENCODING: Final = "encoding_format"
+_UNCOUNTED: Final = ("bytes", "bytes_only")
 _INPUTS: Final = frozenset(
     "input text_1 text_2 query queries documents items data_1 data_2".split()  # noqa: SIM905 - as vLLM names them
 )
@@ -27,7 +29,7 @@ _OPTIONS: Final = frozenset(
     {
         "model",
         "user",
-        "encoding_format",
+        _ENCODING,
         "embed_dtype",
         "endianness",
         "dimensions",
@@ -49,7 +51,7 @@ _USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
 
 def pooling_fields(body: bytes) -> dict[str, Any]:
-    """The fields of a request. CWM-1003 for what is no JSON object, for fields that do not pass, and for inputs that are no text or tokens."""
+    """The fields of a request. CWM-1003 for what is no JSON object, for fields that do not pass, for inputs that are no text or tokens, and for an encoding whose answer has no usage."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
@@ -63,6 +65,11 @@ def pooling_fields(body: bytes) -> dict[str, Any]:
             raise InvalidParameterError(f"'{name[:128]}' is not known; leave it out.", field=name[:128])
         if name in _INPUTS and not _is_text(value):
             raise InvalidParameterError(f"'{name}' takes text or token ids only.", field=name)
+    if fields.get(_ENCODING) in _UNCOUNTED:
+        raise InvalidParameterError(
+            f"'{_ENCODING}' is float or base64: an answer in bytes does not say how many tokens it used.",
+            field=_ENCODING,
+        )
     model = fields.get("model")
     if not isinstance(model, str | None):
         raise InvalidParameterError("'model' is the name of a model.", field="model")

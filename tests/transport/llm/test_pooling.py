@@ -58,6 +58,8 @@ async def test_a_model_that_does_something_else_is_refused_in_the_api_s_shape(
         ({"model": MODEL, "input": "x", "kv_transfer_params": {}}, "kv_transfer_params"),
         ({"model": MODEL, "input": {"content": [{"image_url": "http://10.0.0.1/"}]}}, "input"),
         ({"model": MODEL, "documents": [{"type": "image_url", "image_url": {"url": "x"}}]}, "documents"),
+        ({"model": MODEL, "input": "x", "encoding_format": "bytes"}, "encoding_format"),
+        ({"model": MODEL, "input": "x", "encoding_format": "bytes_only"}, "encoding_format"),
         ({"model": 5, "input": "x"}, "model"),
         ([], "JSON"),
     ],
@@ -99,3 +101,13 @@ async def test_a_large_answer_spends_the_tokens_that_it_says_wherever_it_says_th
         assert (answer.status_code, answer.json()) == (200, vllm.pooled["/rerank"])
         refused = await cwm.client.post("/rerank", json=asked)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "CWM-7003")
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+async def test_encodings_whose_answers_say_their_usage_pass(
+    cwm: Gateway, vllm: FakeVllm, encoding: str
+) -> None:
+    vllm.pooled = {"/v1/embeddings": {"data": []}}
+    answer = await cwm.client.post("/v1/embeddings", json={**ASKED, "encoding_format": encoding})
+    assert answer.status_code == 200
+    assert vllm.seen[-1].json["encoding_format"] == encoding
