@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 
-from cwm.domain.errors import EngineConnectionError, InvalidParameterError
+from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterError
 from cwm.domain.pooling import pooling_fields, salted, too_large, used_tokens
 from cwm.domain.principal import Principal
 from cwm.services.aside import aside
@@ -54,13 +54,35 @@ class Pooling:
             return answer
 
     async def _answer(self, tenant: str, model: str, request: ClientRequest) -> PooledAnswer:
-        return await self._ask(await self._engine(tenant, model), request)
+        """The answer of one engine; of another one if that is gone, which has said nothing to the client."""
+        directory = self.pass_through.admission.directory
+        engine = await self._engine(tenant, model)
+        try:
+            return await self._ask(engine, request)
+        except EngineConnectionError as lost:
+            if directory.is_one or directory.is_router(engine):
+                raise
+            directory.lose(engine)
+            try:
+                other = await self._engine(tenant, model, gone=engine)
+            except CwmError:
+                raise lost from None
+        self.pass_through.journal.meter.event("answer_gone_on")
+        return await self._ask(other, request)
 
-    async def _engine(self, tenant: str, model: str) -> str:
-        """The name of the engine that takes the request."""
+    async def _engine(self, tenant: str, model: str, gone: str = "") -> str:
+        """The name of the engine that takes the request. In place of one that is ``gone``, it is no router and answers."""
         admission = self.pass_through.admission
         directory = admission.directory
         candidates = await directory.candidates(model, tenant)
+        if gone:
+            candidates = tuple(
+                [
+                    name
+                    for name in candidates
+                    if name != gone and not directory.is_router(name) and await directory.answers(name)
+                ]
+            )
         drained = await admission.registry.drained_engines()
         candidates = tuple(name for name in candidates if name not in drained) or candidates
         if not candidates:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cwm.adapters.vllm.turns.wire import VllmWire
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.pooling import POOLING_PATHS
-from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm
+from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm, fake_vllm
 from tests.eventually import eventually
 from tests.transport.llm.gateway import Gateway, gateway, settings_for
 
+EMBEDDINGS = "/v1/embeddings"
 ASKED = {"model": MODEL, "input": ["one text", "another"]}
 
 
@@ -111,3 +114,54 @@ async def test_encodings_whose_answers_say_their_usage_pass(
     answer = await cwm.client.post("/v1/embeddings", json={**ASKED, "encoding_format": encoding})
     assert answer.status_code == 200
     assert vllm.seen[-1].json["encoding_format"] == encoding
+
+
+@pytest.fixture
+async def second() -> AsyncIterator[FakeVllm]:
+    async with fake_vllm() as fake:
+        fake.pooled = {EMBEDDINGS: {"data": ["second"]}}
+        yield fake
+
+
+@pytest.fixture
+async def fleet(vllm: FakeVllm, second: FakeVllm, tmp_path: Path) -> AsyncIterator[Gateway]:
+    """Two engines of which it is known what they serve."""
+    vllm.pooled = {EMBEDDINGS: {"data": ["first"]}}
+    others = {"second": settings_for(second.url)}
+    async with gateway(settings_for(vllm.url), tmp_path, others=others) as running:
+        for _ in range(2):
+            assert (await running.client.post(EMBEDDINGS, json=ASKED)).status_code == 200
+        yield running
+
+
+async def test_what_an_engine_that_is_gone_did_not_answer_another_one_does(
+    fleet: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.HANGS_UP_ON_EVERY_REQUEST
+    vllm.seen.clear()
+    for _ in range(2):
+        answer = await fleet.client.post(EMBEDDINGS, json=ASKED)
+        assert (answer.status_code, answer.json()) == (200, {"data": ["second"]})
+    assert [each for each in vllm.seen if each.target == EMBEDDINGS]
+    assert fleet.meter.counts["event answer_gone_on"] == 1
+    vllm.seen.clear()
+    for _ in range(2):
+        assert (await fleet.client.post(EMBEDDINGS, json=ASKED)).json() == {"data": ["second"]}
+    assert not [each for each in vllm.seen if each.target == EMBEDDINGS]
+
+
+async def test_where_all_engines_are_gone_the_error_says_so(
+    fleet: Gateway, vllm: FakeVllm, second: FakeVllm
+) -> None:
+    vllm.behaviour = second.behaviour = Behaviour.HANGS_UP_ON_EVERY_REQUEST
+    answer = await fleet.client.post(EMBEDDINGS, json=ASKED)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "CWM-5001")
+
+
+async def test_behind_a_router_nothing_is_asked_again(
+    fleet: Gateway, vllm: FakeVllm, second: FakeVllm
+) -> None:
+    fleet.directory.rules = {"first": EngineRules(is_router=True)}
+    vllm.behaviour = Behaviour.HANGS_UP_ON_EVERY_REQUEST
+    answers = [await fleet.client.post(EMBEDDINGS, json=ASKED) for _ in range(2)]
+    assert sorted(answer.status_code for answer in answers) == [200, 503]
