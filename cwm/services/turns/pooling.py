@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
+from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterError
 from cwm.domain.pooling import pooling_fields, salted, too_large, used_tokens
 from cwm.domain.principal import Principal
@@ -44,7 +47,8 @@ class Pooling:
             model = await directory.served_name(fields.get("model"), principal.tenant)
             salt = directory.plain_salt(principal.tenant, model)
             body = await aside(size, partial(salted, {**fields, "model": model}, salt))
-            answer = await self._answer(principal.tenant, model, replace(incoming, body=body))
+            asking = self._answer(principal.tenant, model, replace(incoming, body=body))
+            answer = await _unless_left(incoming.left, asking)
             if answer.status == HTTPStatus.NOT_FOUND and b'"error"' not in answer.content:
                 path = incoming.path.partition("?")[0]
                 raise InvalidParameterError(f"The model '{model}' does not serve {path}.", field="model")
@@ -104,6 +108,18 @@ class Pooling:
             ) as upstream:
                 content = await _joined(upstream.chunks(), pass_through.wire.max_answer_bytes)
                 return PooledAnswer(upstream.status, upstream.headers, content)
+
+
+async def _unless_left(left: asyncio.Event, asking: Coroutine[Any, Any, PooledAnswer]) -> PooledAnswer:
+    """The answer. CWM-5001 if its client leaves before it is whole: the request ends, in the engine too."""
+    answer, leaving = asyncio.create_task(asking), asyncio.create_task(left.wait())
+    try:
+        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise EngineConnectionError("The client has disconnected, and the request was given up.")
+        return await answer
+    finally:
+        await cancel_and_wait(answer, leaving)
 
 
 async def _joined(chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:

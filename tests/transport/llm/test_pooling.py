@@ -165,3 +165,24 @@ async def test_behind_a_router_nothing_is_asked_again(
     vllm.behaviour = Behaviour.HANGS_UP_ON_EVERY_REQUEST
     answers = [await fleet.client.post(EMBEDDINGS, json=ASKED) for _ in range(2)]
     assert sorted(answer.status_code for answer in answers) == [200, 503]
+
+
+async def test_a_client_that_leaves_ends_the_engine_s_work_and_frees_its_place(
+    vllm: FakeVllm, tmp_path: Path
+) -> None:
+    vllm.pooled = {EMBEDDINGS: {"data": []}}
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    async with gateway(settings_for(vllm.url), tmp_path, rules=LimitRules(running_principal=1)) as cwm:
+        sending = asyncio.create_task(cwm.client.post(EMBEDDINGS, json=ASKED))
+        async with asyncio.timeout(10):
+            await vllm.waiting.wait()
+        assert (await cwm.client.post(EMBEDDINGS, json=ASKED)).json()["error"]["code"] == "CWM-7002"
+        sending.cancel()
+        (seen,) = [each for each in vllm.seen if each.target == EMBEDDINGS]
+        async with asyncio.timeout(10):
+            await seen.left.wait()
+        vllm.behaviour = Behaviour.NORMAL
+        async with asyncio.timeout(10):
+            while (answer := await cwm.client.post(EMBEDDINGS, json=ASKED)).status_code == 429:
+                pass
+        assert answer.status_code == 200
