@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterError
@@ -17,6 +17,9 @@ from cwm.domain.principal import Principal
 from cwm.services.aside import aside
 from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import PassThrough
+
+# Every kind of answer names its model before what was computed.
+_HEAD_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,12 @@ class Pooling:
             await limits.spend(
                 principal, await aside(len(answer.content), partial(used_tokens, answer.content))
             )
-            return answer
+            asked = fields.get("model") or model
+            return answer if asked == model else self._renamed(answer, model, asked)
+
+    def _renamed(self, answer: PooledAnswer, served: str, asked: str) -> PooledAnswer:
+        named, content = self.pass_through.wire.renaming(served, asked), answer.content
+        return replace(answer, content=named(content[:_HEAD_BYTES]) + content[_HEAD_BYTES:])
 
     async def _answer(self, tenant: str, model: str, request: ClientRequest) -> PooledAnswer:
         """The answer of one engine; of another one if that is gone, which has said nothing to the client."""

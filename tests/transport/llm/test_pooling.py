@@ -11,6 +11,7 @@ import pytest
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.limits import LimitRules, Rate
+from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.pooling import POOLING_PATHS
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm, fake_vllm
 from tests.eventually import eventually
@@ -186,3 +187,16 @@ async def test_a_client_that_leaves_ends_the_engine_s_work_and_frees_its_place(
             while (answer := await cwm.client.post(EMBEDDINGS, json=ASKED)).status_code == 429:
                 pass
         assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("size", [10, 1024 * 1024])
+async def test_under_an_alias_the_answer_names_the_model_as_the_request_did(
+    cwm: Gateway, vllm: FakeVllm, size: int
+) -> None:
+    cwm.directory.aliases = ModelAliases({"text-embedding-*": MODEL})
+    said = {"results": [{"document": {"text": f', "model":"{MODEL}"' + "x" * size}}]}
+    vllm.pooled = {"/rerank": {"id": "r", "model": MODEL, **said}}
+    asked = {"model": "text-embedding-3", "query": "which?", "documents": ["a"]}
+    answer = await cwm.client.post("/rerank", json=asked)
+    assert answer.json() == {"id": "r", "model": "text-embedding-3", **said}
+    assert vllm.seen[-1].json["model"] == MODEL
