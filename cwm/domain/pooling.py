@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ POOLING_PATHS: Final = (
     "/classify",
 )
 _SALT: Final = "cache_salt"
+_ENCODING: Final = "encoding_format"
+_UNCOUNTED: Final = ("bytes", "bytes_only")
 _INPUTS: Final = frozenset(
     "input text_1 text_2 query queries documents items data_1 data_2".split()  # noqa: SIM905 - as vLLM names them
 )
@@ -26,7 +29,7 @@ _OPTIONS: Final = frozenset(
     {
         "model",
         "user",
-        "encoding_format",
+        _ENCODING,
         "embed_dtype",
         "endianness",
         "dimensions",
@@ -43,9 +46,12 @@ _OPTIONS: Final = frozenset(
     }
 )
 
+# Inside a JSON string every quote is escaped, so text cannot match. vLLM has it at the end, and of ranks at the beginning.
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+
 
 def pooling_fields(body: bytes) -> dict[str, Any]:
-    """The fields of a request. CWM-1003 for what is no JSON object, for fields that do not pass, and for inputs that are no text or tokens."""
+    """The fields of a request. CWM-1003 for what is no JSON object, for fields that do not pass, for inputs that are no text or tokens, and for an encoding whose answer has no usage."""
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
@@ -59,6 +65,11 @@ def pooling_fields(body: bytes) -> dict[str, Any]:
             raise InvalidParameterError(f"'{name[:128]}' is not known; leave it out.", field=name[:128])
         if name in _INPUTS and not _is_text(value):
             raise InvalidParameterError(f"'{name}' takes text or token ids only.", field=name)
+    if fields.get(_ENCODING) in _UNCOUNTED:
+        raise InvalidParameterError(
+            f"'{_ENCODING}' is float or base64: an answer in bytes does not say how many tokens it used.",
+            field=_ENCODING,
+        )
     model = fields.get("model")
     if not isinstance(model, str | None):
         raise InvalidParameterError("'model' is the name of a model.", field="model")
@@ -67,6 +78,24 @@ def pooling_fields(body: bytes) -> dict[str, Any]:
 
 def salted(fields: Mapping[str, Any], salt: str) -> bytes:
     return json.dumps({**fields, _SALT: salt}, separators=(",", ":")).encode()
+
+
+def used_tokens(answer: bytes) -> int:
+    """The tokens that an answer says it used; 0 if it says none. The answer itself, which may be large, is not parsed."""
+    usage = _USAGE.search(answer)
+    try:
+        tokens = None if usage is None else json.loads(usage[1]).get("total_tokens")
+    except ValueError:
+        return 0
+    return tokens if isinstance(tokens, int) else 0
+
+
+def too_large(max_bytes: int) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The engine's answer has more than {max_bytes} bytes. Send fewer inputs at once; "
+        "the operator's limit is CWM_MAX_ANSWER_BYTES.",
+        limit_bytes=max_bytes,
+    )
 
 
 def _is_text(value: object) -> bool:

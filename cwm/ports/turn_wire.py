@@ -171,6 +171,13 @@ class TurnRequest(Protocol):
 
 
 class TurnWire(Protocol):
+    @property
+    def max_answer_bytes(self) -> int:
+        """Of an answer that is read whole before its client gets it."""
+
+    def renaming(self, served: str, wanted: str) -> Callable[[bytes], bytes]:
+        """Puts the model's name that the client used into an answer, where the engine writes its own."""
+
     def read(self, path: str, body: bytes, headers: Mapping[str, str]) -> TurnRequest:
         """Parse a request, whose header names are in lower case.
 

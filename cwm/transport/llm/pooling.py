@@ -11,6 +11,7 @@ from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pooling import Pooling
 from cwm.transport.http.envelope import body_of, forwarded, headers_of, returned, send_whole, target_of
 from cwm.transport.http.request_keys import PRINCIPAL
+from cwm.transport.llm.turns import watching_the_client
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +24,6 @@ class PoolingEndpoint:
         principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         target = target_of(scope, scope["path"].rstrip("/"))
         request = ClientRequest("POST", target, forwarded(headers), await body_of(receive))
-        answer, content = await self.pooling(principal, request)
-        await send_whole(send, answer.status, returned(answer.headers), content)
+        async with watching_the_client(request.left, receive):
+            answer = await self.pooling(principal, request)
+            await send_whole(send, answer.status, returned(answer.headers), answer.content)

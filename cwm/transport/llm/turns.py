@@ -59,13 +59,13 @@ class TurnEndpoint:
             again=headers.get(_RETRIES, "0") != "0",
             visibility=headers.get(VISIBILITY_HEADER),
         )
-        async with _watching_the_client(request.left, receive):
+        async with watching_the_client(request.left, receive):
             answered = await self.pass_through.turn(principal, request)
             await _send(send, scope["path"], answered)
 
 
 @asynccontextmanager
-async def _watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIterator[None]:
+async def watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIterator[None]:
     """Set ``left`` when the client has disconnected, and at the end of the block."""
 
     async def watch() -> None:

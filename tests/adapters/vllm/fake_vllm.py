@@ -186,7 +186,7 @@ class _Reply:
             }
             await self._json(self.fake.render_status, {"error": error})
         elif path in plain:
-            await self._json(200, plain[path])
+            await self._say(path, plain[path])
         elif path == "/tokenize":
             await self._json(
                 200, {"tokens": _ids(self.seen.json), "count": 0, "max_model_len": MAX_MODEL_LEN}
@@ -202,6 +202,11 @@ class _Reply:
         if self.fake.behaviour is Behaviour.GIVES_UP:
             del answers["/health"]
         return answers
+
+    async def _say(self, path: str, answer: Any) -> None:
+        if path in self.fake.pooled and self.fake.behaviour is Behaviour.WAITS_BEFORE_ANSWERING:
+            await self._wait()
+        await self._json(200, answer)
 
     async def _scale_out(self, path: str) -> None:
         asked = self.seen.json

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns import request_fields
+from cwm.adapters.vllm.turns.answers import renaming
 from cwm.adapters.vllm.turns.body import json_object
 from cwm.adapters.vllm.turns.messages.request import UNHEEDED, UNSERVED, CountRequest, MessagesRequest
 from cwm.adapters.vllm.turns.openai.request import CHAT, COMPLETION, OpenAiRequest
@@ -94,6 +95,9 @@ class VllmWire:
     def guarded(self) -> frozenset[str]:
         """Fields of vLLM that are refused."""
         return _GUARDED - self.passed
+
+    def renaming(self, served: str, wanted: str) -> Callable[[bytes], bytes]:
+        return renaming(served, wanted)
 
     def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> _Request:
         fields, protocol = json_object(body), _PROTOCOLS.get(path.partition("?")[0], _NONE)
