@@ -11,7 +11,7 @@ from typing import Final
 from cwm.background import BackgroundTasks, cancel_and_wait
 from cwm.domain.engine import EngineIdentity, differences
 from cwm.domain.errors import CwmError, ErrorKind, WindowIncompatibleError
-from cwm.domain.prefix import TokenIds
+from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.upgrade import Upgrade
 from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Retention, Window
@@ -119,7 +119,7 @@ class Renewal:
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
         prefix = Prefix(fitting(token_ids, identity), salt, identity)
         pinned = window.retention is Retention.GUARANTEED and prefix.chunk_count > 0
-        owed = debt_of(prefix, pinned=pinned)
+        owed = debt_of(prefix, pinned=pinned, hashes=await self._unshared(window, prefix))
         # A gateway that dies from here on leaves a debt, which the next one pays.
         intent = await self.registry.begin_renewal(window, salt, owed, self.clock.now())
         if intent is None:
@@ -146,6 +146,29 @@ class Renewal:
             return False
         await self.release(switched[1])
         return True
+
+    async def _unshared(self, window: Window, prefix: Prefix) -> tuple[str, ...]:
+        """The hashes of the chunks that the window will own, after the longest prefix that a live session of the new deployment shares."""
+        hashes = self.kv_tier.expected_hashes(prefix.key) or ()
+        longest = 0
+        for session_id in await self.registry.live_sessions_with_head(
+            window.tenant, window.salt_scope, prefix.token_ids
+        ):
+            if await self._is_under(prefix, window.tenant, session_id):
+                other_ids = await self.registry.session_tokens(window.tenant, session_id)
+                longest = max(longest, common_length(prefix.token_ids, other_ids))
+        return tuple(hashes[longest // (prefix.identity.chunk_size or 1) :])
+
+    async def _is_under(self, prefix: Prefix, tenant: str, session_id: str) -> bool:
+        """Whether a session has its KV under the salt of the prefix; also if nobody can tell."""
+        session = await self.registry.session(tenant, session_id)
+        if session is None or session.engine is None:
+            return session is not None
+        try:
+            identity = await self.directory.of(session)
+        except CwmError:
+            return True
+        return self.directory.salt(tenant, session.salt_scope, identity) == prefix.cache_salt
 
 
 def _require_same_tokens(window: Window, identity: EngineIdentity, token_count: int) -> None:

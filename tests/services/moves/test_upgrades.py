@@ -258,9 +258,15 @@ async def test_windows_of_which_only_the_tokens_are_kept_are_left_alone(fleet: F
     assert await until_done(fleet) == []
 
 
+async def new_salt(fleet: Fleet, window: Window) -> str:
+    identity = await fleet.cwm.directory.identity("tiny", "two")
+    return fleet.cwm.directory.salt(window.tenant, window.salt_scope, identity)
+
+
 async def test_a_window_that_is_deleted_meanwhile_leaves_nothing(fleet: Fleet) -> None:
-    await frozen(fleet, "w1", "s1")
+    old = await frozen(fleet, "w1", "s1")
     await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    salt = await new_salt(fleet, old)
     fleet.two.gate = asyncio.Event()
     fleet.two.asked.clear()
     renewal = asyncio.create_task(fleet.cwm.renewal(2, dry_run=False))
@@ -269,9 +275,37 @@ async def test_a_window_that_is_deleted_meanwhile_leaves_nothing(fleet: Fleet) -
     fleet.two.gate.set()
     (step,) = await renewal
     assert step.detail == "it was changed meanwhile"
+    assert fleet.cwm.kv_tier.stored(salt)
     await fleet.cwm.reconcile()
     assert await fleet.cwm.registry.window("acme", "w1") is None
+    assert not fleet.cwm.kv_tier.stored(salt)
+    assert not fleet.cwm.kv_tier.stored(old.cache_salt)
     assert await fleet.cwm.at_rest()
+
+
+@pytest.mark.parametrize(("engine", "stays"), [("one", False), ("two", True)])
+async def test_of_a_window_that_is_deleted_meanwhile_stays_what_a_session_of_the_new_deployment_shares(
+    fleet: Fleet, engine: str, stays: bool
+) -> None:
+    text = "s1 has a context of its own, which takes some blocks at least."
+    old = await frozen(fleet, "w1", "s1")
+    session = await fleet.cwm.open_session(ANN, "s2")
+    await fleet.cwm.registry.settle_session(session, engine, None)
+    await fleet.cwm.says("s2", text)
+    while await fleet.beside(engine).storing():
+        pass
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    salt = await new_salt(fleet, old)
+    before = set(fleet.cwm.kv_tier.stored(salt))
+    fleet.two.gate = asyncio.Event()
+    fleet.two.asked.clear()
+    renewal = asyncio.create_task(fleet.cwm.renewal(2, dry_run=False))
+    await fleet.two.asked.wait()
+    await fleet.cwm.delete(ANN, "w1")
+    fleet.two.gate.set()
+    await renewal
+    await fleet.cwm.reconcile()
+    assert (set(fleet.cwm.kv_tier.stored(salt)) == before, bool(before)) == (True, stays)
 
 
 async def test_patrols_read_the_windows_of_both_deployments_back(fleet: Fleet) -> None:
