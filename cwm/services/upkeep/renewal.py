@@ -45,20 +45,26 @@ class Renewal:
     clock: Clock
     at_once: int = 2
     _aside: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    _suspects: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """Windows at which the engine went, and until when that counts."""
     _renewing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(self, limit: int, *, dry_run: bool) -> list[Step]:
         """Freeze at most ``limit`` windows of each upgraded model again, those proven longest ago first.
 
         Until its KV is proven on the new deployment a window has all that it had. One that cannot be frozen again stays as it
-        is, and is tried again after an hour.
+        is, and is tried again after an hour. One at which the engine went is tried after the others, and the second time that
+        happens after an hour, too: it may be the cause.
         """
         now = self.clock.now()
         self._aside = {name: until for name, until in self._aside.items() if until > now}
+        self._suspects = {name: until for name, until in self._suspects.items() if until > now}
         steps: list[Step] = []
         for upgrade in (await self.registry.upgrades()).values():
-            due = await self.registry.windows_to_renew_of_every_tenant(upgrade, limit + len(self._aside))
-            windows = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
+            enough = limit + len(self._aside) + len(self._suspects)
+            due = await self.registry.windows_to_renew_of_every_tenant(upgrade, enough)
+            windows = [window for window in due if _key(window) not in self._aside]
+            windows = sorted(windows, key=lambda window: _key(window) in self._suspects)[:limit]
             if dry_run:
                 steps += [
                     _step(window, StepOutcome.PLANNED, upgrade.identity.fingerprint) for window in windows
@@ -88,7 +94,11 @@ class Renewal:
         return steps
 
     async def _look(self, upgrade: Upgrade, window: Window) -> Step | None:
+        identity = None
         try:
+            if await self._target(upgrade, "") is None:
+                # It went while the windows before this one were computed.
+                return None
             identity = await self._target(upgrade, window.tenant)
             if identity is None or identity.chunk_size is None:
                 # The engines of the new deployment are not for the window's tenant, or without LMCache.
@@ -99,10 +109,11 @@ class Renewal:
             task = self._renewing.start(self._renew(window, identity, snapshot.token_ids))
             renewed = await outlasting(task)
         except CwmError as error:
-            if error.kind in _AWAY:
+            if error.kind in _AWAY and identity is not None and await self._is_away(identity.engine, window):
                 return _step(window, StepOutcome.POSTPONED, error.message)
             self._set_aside(window)
             return _step(window, StepOutcome.FAILED, error.message)
+        self._suspects.pop(_key(window), None)
         detail = f"by {identity.fingerprint}" if renewed else "it was changed meanwhile"
         return _step(window, StepOutcome.DONE, detail)
 
@@ -110,9 +121,24 @@ class Renewal:
         deployments = await self.directory.deployments(upgrade.model, tenant)
         return next((each for each in deployments.values() if upgrade.is_to(each)), None)
 
+    async def _is_away(self, engine: str, window: Window) -> bool:
+        """Whether the failure is not the window's: the cache does not answer, or the engine does not, for the first time at this window."""
+        if not await self.directory.answers(engine):
+            if _key(window) in self._suspects:
+                return False
+            self._suspects[_key(window)] = self.clock.now() + _SET_ASIDE
+            return True
+        try:
+            await self.kv_tier.beside(engine).facts()
+            await self.kv_tier.registered()
+        except CwmError:
+            return True
+        return False
+
     def _set_aside(self, window: Window) -> None:
         """Skip the window for an hour, so that it does not delay those that can be frozen again now."""
-        self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
+        self._suspects.pop(_key(window), None)
+        self._aside[_key(window)] = self.clock.now() + _SET_ASIDE
 
     async def _renew(self, window: Window, identity: EngineIdentity, token_ids: TokenIds) -> bool:
         """Store, prove, then switch. False if the window was changed meanwhile."""
@@ -184,6 +210,10 @@ def _require_same_tokens(window: Window, identity: EngineIdentity, token_count: 
                 f"Window '{window.name}' was frozen with another tokenizer than that of the new deployment.",
                 window_name=window.name,
             )
+
+
+def _key(window: Window) -> tuple[str, str]:
+    return window.tenant, window.name
 
 
 def _step(window: Window, outcome: StepOutcome, detail: str) -> Step:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.domain.canary import Verification
 from cwm.domain.engine_rules import EngineRules
-from cwm.domain.errors import EngineIncompatibleError, InvalidParameterError, WindowIncompatibleError
+from cwm.domain.errors import (
+    CwmError,
+    EngineConnectionError,
+    EngineIncompatibleError,
+    EngineResponseError,
+    EngineTimeoutError,
+    InvalidParameterError,
+    WindowIncompatibleError,
+)
 from cwm.domain.upgrade import WindowCounts
 from cwm.domain.upkeep import StepOutcome
 from cwm.domain.window import Durability, Retention, Window
+from cwm.ports.engine import Completion, Generation
+from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import LOWER
 from tests.services.fleet_of import Fleet
 from tests.services.replicas_of import ANN
@@ -330,9 +342,96 @@ async def test_an_engine_that_goes_meanwhile_leaves_the_window_as_it_was_until_i
     assert postponed.outcome is StepOutcome.POSTPONED
     assert await window(fleet, "w1") == old
     fleet.two.away = False
+    await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
     await fleet.cwm.reconcile()
     assert (await window(fleet, "w1")).identity.fingerprint == "fp-2"
     assert await fleet.cwm.at_rest()
+
+
+async def failing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, names: Collection[str], fail: Callable[[], CwmError]
+) -> None:
+    """The new engine fails at the tokens of these windows, and computes the others."""
+    complete, refused = FakeEngine.complete, set()
+    for name in names:
+        found = await window(fleet, name)
+        refused.add((await fleet.cwm.registry.snapshot("acme", found.snapshot_id)).token_ids)
+
+    async def answer(engine: FakeEngine, generation: Generation) -> Completion:
+        if engine is fleet.two and any(
+            generation.token_ids == ids[: len(generation.token_ids)] for ids in refused
+        ):
+            raise fail()
+        return await complete(engine, generation)
+
+    monkeypatch.setattr(FakeEngine, "complete", answer)
+
+
+@pytest.mark.parametrize("error", [EngineTimeoutError, EngineResponseError])
+async def test_windows_at_which_the_engine_fails_are_set_aside_and_the_others_get_their_turn(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: type[CwmError]
+) -> None:
+    for number in range(4):
+        await frozen(fleet, f"w{number}", f"s{number}")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await failing(fleet, monkeypatch, ("w0", "w1"), lambda: error("It failed."))
+    first = await fleet.cwm.renewal(2, dry_run=False)
+    assert [(each.subject, each.outcome) for each in first] == [
+        ("w0", StepOutcome.FAILED),
+        ("w1", StepOutcome.FAILED),
+    ]
+    assert await until_done(fleet) == [StepOutcome.DONE] * 2
+    monkeypatch.undo()
+    fleet.cwm.clock.at += timedelta(hours=1)
+    assert await until_done(fleet) == [StepOutcome.DONE] * 2
+
+
+async def test_a_window_that_kills_the_engine_is_the_last_and_then_set_aside(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        await frozen(fleet, f"w{number}", f"s{number}")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+
+    def dies() -> CwmError:
+        fleet.two.away = True
+        return EngineConnectionError("vLLM broke the connection.")
+
+    async def starts_again() -> None:
+        fleet.two.away = False
+        for _ in range(2):
+            await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+
+    await failing(fleet, monkeypatch, ("w0",), dies)
+    renewal = replace(fleet.cwm.renewal, at_once=1)
+    (postponed,) = await renewal(2, dry_run=False)
+    assert (postponed.subject, postponed.outcome) == ("w0", StepOutcome.POSTPONED)
+    assert await renewal(2, dry_run=False) == [], "the engine is away"
+    await starts_again()
+    second = await renewal(2, dry_run=False)
+    assert [(each.subject, each.outcome) for each in second] == [
+        ("w1", StepOutcome.DONE),
+        ("w2", StepOutcome.DONE),
+    ]
+    third = await renewal(2, dry_run=False)
+    assert [(each.subject, each.outcome) for each in third] == [
+        ("w3", StepOutcome.DONE),
+        ("w0", StepOutcome.FAILED),
+    ]
+    await starts_again()
+    assert await renewal(2, dry_run=False) == []
+
+
+async def test_while_the_cache_is_away_no_window_is_set_aside(fleet: Fleet) -> None:
+    await frozen(fleet, "w1", "s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.directory.deployments("tiny", "")
+    fleet.cwm.kv_tier.away = fleet.beside("two").away = True
+    for _ in range(2):
+        (postponed,) = await fleet.cwm.renewal(2, dry_run=False)
+        assert postponed.outcome is StepOutcome.POSTPONED
+    fleet.cwm.kv_tier.away = fleet.beside("two").away = False
+    assert await until_done(fleet) == [StepOutcome.DONE]
 
 
 async def test_while_the_new_deployment_is_away_windows_wait_and_go_on_when_it_is_back(fleet: Fleet) -> None:
