@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.canary import Verification
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import (
@@ -26,7 +28,7 @@ from cwm.domain.upkeep import StepOutcome
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.engine import Completion, Generation
 from tests.fakes.engine import FakeEngine
-from tests.fakes.kv_tier import LOWER
+from tests.fakes.kv_tier import LOWER, FakeKvTier
 from tests.services.fleet_of import Fleet
 from tests.services.replicas_of import ANN
 
@@ -36,6 +38,19 @@ async def fleet(fleet: Fleet) -> Fleet:
     """The second engine is of another deployment."""
     fleet.two.fingerprint, fleet.two.weights = "fp-2", "w-2"
     return fleet
+
+
+async def add(fleet: Fleet, name: str, **more: Any) -> FakeEngine:
+    """Another engine, of the first one's deployment unless ``more`` says otherwise."""
+    server, first = FakeKvTier(), fleet.beside("one")
+    servers = {"one": first, **first.servers, name: server}
+    for each in servers.values():
+        each.servers = {key: other for key, other in servers.items() if other is not each}
+    added = FakeEngine(server, **more)
+    served = cast("VllmFleet", fleet.cwm.directory.engine)
+    served.configure({**served.by_name, name: cast("Any", added)})
+    await fleet.cwm.directory.look_at(name, fleet.cwm.clock)
+    return added
 
 
 async def window(fleet: Fleet, name: str, tenant: str = "acme") -> Window:
@@ -153,6 +168,29 @@ async def test_a_drain_of_the_old_deployment_leaves_none_behind_and_says_what_is
     turn = await fleet.cwm.registry.current_turn("acme", "s1")
     assert turn is not None
     assert turn.missed == "another_engine"
+
+
+async def test_a_drain_lets_no_session_go_that_an_engine_of_its_deployment_takes_a_moment_later(
+    fleet: Fleet,
+) -> None:
+    three = await add(fleet, "three")
+    await fleet.begins("s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    # The last to be asked.
+    fleet.two.busy = (3, 0)
+    await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+    three.away = True
+    tries = 0
+
+    async def on_moved(_moved: int, _of: int) -> None:
+        nonlocal tries
+        tries += 1
+        three.away = False
+        await fleet.cwm.directory.look_at("three", fleet.cwm.clock)
+
+    drained = await fleet.cwm.drain(ANN, "one", on_moved=on_moved)
+    assert (drained.moved, drained.to_compute, drained.stayed, tries) == (1, 0, (), 2)
+    assert await fleet.engine_of("s1") == "three"
 
 
 async def test_windows_are_frozen_again_and_thaw_on_the_new_deployment_from_their_kv(fleet: Fleet) -> None:
