@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -121,7 +121,7 @@ class Place:
         token_ids: Callable[[], Awaitable[TokenIds]],
         *,
         count: int,
-        preferred: Collection[str],
+        preferred: Sequence[Collection[str]],
     ) -> str:
         candidates = await self._candidates(model, tenant, preferred)
         if len(candidates) == 1 or not count:
@@ -130,8 +130,8 @@ class Place:
         # Others may have been placed meanwhile.
         return max(await self._candidates(model, tenant, preferred), key=lambda name: held.get(name, 0))
 
-    async def _preferred_of(self, session: Session) -> Collection[str]:
-        """The engines that have the KV of a session, by the salt of its context."""
+    async def _preferred_of(self, session: Session) -> Sequence[Collection[str]]:
+        """As :meth:`_preferred`, by the salt of a session's context."""
         if len(await self.directory.candidates(session.model, session.tenant)) < 2:
             return ()
         salt = await self._salt_of(session) if session.token_count else None
@@ -154,17 +154,18 @@ class Place:
 
     async def _preferred(
         self, model: str, tenant: str, has_kv: Callable[[EngineIdentity], bool] | None
-    ) -> Collection[str]:
-        """The engines that have the KV; without such those of the new deployment of an upgrade. Empty if none is better than others."""
+    ) -> Sequence[Collection[str]]:
+        """The engines that have the KV, then those of the new deployment of an upgrade; the first of which one is free count."""
         upgrade = (await self.registry.upgrades()).get(model)
         tests = [test for test in (has_kv, None if upgrade is None else upgrade.is_to) if test is not None]
         if not tests or len(await self.directory.candidates(model, tenant)) < 2:
             return ()
         deployments = await self.directory.deployments(model, tenant)
-        found = ([name for name, identity in deployments.items() if test(identity)] for test in tests)
-        return next(filter(None, found), ())
+        return [{name for name, identity in deployments.items() if test(identity)} for test in tests]
 
-    async def _candidates(self, model: str, tenant: str, preferred: Collection[str]) -> tuple[str, ...]:
+    async def _candidates(
+        self, model: str, tenant: str, preferred: Sequence[Collection[str]]
+    ) -> tuple[str, ...]:
         drained = await self.registry.drained_engines()
         # Nothing is waited for from here on until the choice counts as work: others are placed meanwhile.
         candidates = await self.directory.candidates(model, tenant)
@@ -175,7 +176,8 @@ class Place:
         free = tuple(name for name in candidates if not self.directory.is_full(name))
         if not free:
             raise self.full(model, len(candidates))
-        return tuple(name for name in free if name in preferred) or free
+        better = (tuple(name for name in free if name in names) for names in preferred)
+        return next(filter(None, better), free)
 
     def full(self, model: str, engines: int) -> ConcurrencyLimitError:
         return ConcurrencyLimitError(

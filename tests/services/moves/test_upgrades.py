@@ -124,6 +124,26 @@ async def test_an_engine_of_the_new_deployment_that_is_full_gets_no_more(fleet: 
     assert await fleet.engine_of("s1") == "one"
 
 
+@pytest.mark.parametrize("state", ["full", "drained"])
+async def test_a_session_that_has_to_leave_its_deployment_goes_to_the_upgrades_and_no_third_one(
+    fleet: Fleet, state: str
+) -> None:
+    cwm = fleet.cwm
+    await add(fleet, "three", fingerprint="fp-3", weights="w-3")
+    await add(fleet, "four")
+    await fleet.begins("s1")
+    await cwm.upgrades.begin(ANN, "tiny", "two")
+    fleet.two.busy = (3, 0)
+    await cwm.directory.look_at("two", cwm.clock)
+    if state == "full":
+        cwm.directory.rules = {"four": EngineRules(max_running=0)}
+    else:
+        await cwm.registry.drain_engine("four", cwm.clock.now())
+    await fleet.lose("one")
+    await cwm.says("s1", " On.")
+    assert await fleet.engine_of("s1") == "two", "although it has more to do"
+
+
 @pytest.mark.parametrize("to", ["three", "other", "fp-9", ""])
 async def test_what_serves_the_model_nowhere_is_refused_with_what_does(fleet: Fleet, to: str) -> None:
     with pytest.raises(InvalidParameterError) as refused:
