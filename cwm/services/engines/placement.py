@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from cwm.domain.engine import EngineIdentity, engine_key
-from cwm.domain.errors import ConcurrencyLimitError, EngineConnectionError
+from cwm.domain.errors import ConcurrencyLimitError, CwmError, EngineConnectionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.ports.clock import Clock
@@ -19,6 +19,17 @@ from cwm.services.engines.directory import EngineDirectory
 
 _WHEN_ONE_IS_FREE_SECONDS: Final = 1
 _LOOK_AGAIN_SECONDS: Final = 0.05
+# How long placements wait for an engine to say who it is, and how long it is not asked again.
+_ASK_SECONDS: Final = 0.5
+_ASK_AGAIN_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """``begun``: in seconds of the event loop's clock."""
+
+    task: asyncio.Task[None]
+    begun: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,8 @@ class Place:
     directory: EngineDirectory
     clock: Clock
     patience_seconds: float = 5.0
+    _asks: dict[tuple[str, str], _Ask] = field(default_factory=dict)
+    """The last of each engine and model of which the identity was not known."""
 
     async def __call__(self, session: Session, turn: ExitStack) -> EngineIdentity:
         """The identity of the session's model on the engine that takes its next turn, and counts as that engine's work until ``turn`` is closed.
@@ -158,10 +171,30 @@ class Place:
         """The engines that have the KV, then those of the new deployment of an upgrade; the first of which one is free count."""
         upgrade = (await self.registry.upgrades()).get(model)
         tests = [test for test in (has_kv, None if upgrade is None else upgrade.is_to) if test is not None]
-        if not tests or len(await self.directory.candidates(model, tenant)) < 2:
+        names = await self.directory.candidates(model, tenant) if tests else ()
+        if len(names) < 2:
             return ()
-        deployments = await self.directory.deployments(model, tenant)
+        deployments = await self._known(model, names)
         return [{name for name, identity in deployments.items() if test(identity)} for test in tests]
+
+    async def _known(self, model: str, engines: Sequence[str]) -> Mapping[str, EngineIdentity]:
+        """What is known of the engines. Others are asked in the background: one that is slow to answer delays only what comes in the first moment."""
+        now = asyncio.get_running_loop().time()
+        unknown = [(name, model) for name in engines if name not in self.directory.known(model, engines)]
+        for key in unknown:
+            last = self._asks.get(key)
+            if last is None or (last.task.done() and now >= last.begun + _ASK_AGAIN_SECONDS):
+                self._asks[key] = _Ask(asyncio.create_task(self._ask(*key)), now)
+        asks = [self._asks[key] for key in unknown]
+        recent = [each for each in asks if now < each.begun + _ASK_SECONDS and not each.task.done()]
+        if recent:
+            until = max(each.begun for each in recent) + _ASK_SECONDS
+            await asyncio.wait([each.task for each in recent], timeout=until - now)
+        return self.directory.known(model, engines)
+
+    async def _ask(self, engine: str, model: str) -> None:
+        with suppress(CwmError):
+            await self.directory.identity(model, engine)
 
     async def _candidates(
         self, model: str, tenant: str, preferred: Sequence[Collection[str]]

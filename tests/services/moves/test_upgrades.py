@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -27,6 +28,8 @@ from cwm.domain.upgrade import WindowCounts
 from cwm.domain.upkeep import StepOutcome
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.engine import Completion, Generation
+from cwm.services.engines.placement import Place
+from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import LOWER, FakeKvTier
 from tests.services.fleet_of import Fleet
@@ -142,6 +145,35 @@ async def test_a_session_that_has_to_leave_its_deployment_goes_to_the_upgrades_a
     await fleet.lose("one")
     await cwm.says("s1", " On.")
     assert await fleet.engine_of("s1") == "two", "although it has more to do"
+
+
+async def test_an_engine_that_does_not_say_who_it_is_delays_new_sessions_once_for_a_moment(
+    fleet: Fleet,
+) -> None:
+    cwm = fleet.cwm
+    three = await add(fleet, "three")
+    await cwm.upgrades.begin(ANN, "tiny", "two")
+    cwm.directory.forget("three")
+    three.gate = asyncio.Event()
+    three.asked.clear()
+    place, loop = Place(cwm.registry, cwm.directory, cwm.clock), asyncio.get_running_loop()
+    begun = loop.time()
+    for _ in range(20):
+        with ExitStack() as turn:
+            assert (await place.anywhere("tiny", "acme", turn)).engine == "two"
+    assert loop.time() - begun < 2.5, "each would have waited for five seconds"
+    assert len(three.requests) == 2, "when it came, and once since"
+    three.gate.set()
+    await eventually(lambda: "three" in cwm.directory.known("tiny", ["three"]))
+
+
+async def test_another_gateway_that_knows_no_engine_yet_sends_its_first_session_to_the_new_deployment(
+    fleet: Fleet, sqlite: Database
+) -> None:
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    other = fleet.another_gateway(sqlite)
+    await other.session("s1")
+    assert await fleet.engine_of("s1") == "two"
 
 
 @pytest.mark.parametrize("to", ["three", "other", "fp-9", ""])
