@@ -544,6 +544,15 @@ async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_le
     assert await window(fleet, "w1") == old
 
 
+async def test_an_installation_that_reads_no_windows_back_freezes_them_again_all_the_same(
+    fleet: Fleet,
+) -> None:
+    await frozen(fleet, "w1", "s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await replace(fleet.cwm.reconcile, patrol_windows=0)()
+    assert (await window(fleet, "w1")).identity.fingerprint == "fp-2"
+
+
 async def test_a_plan_changes_nothing(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
     await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
