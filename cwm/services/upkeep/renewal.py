@@ -28,6 +28,8 @@ from cwm.services.windows.delete import Delete
 
 ACTION: Final = "freeze_again"
 _SET_ASIDE: Final = timedelta(hours=1)
+_NOT_FOR_IT: Final = "No engine of the new deployment serves its tenant."
+_NO_CACHE: Final = "The engines of the new deployment have no LMCache."
 _AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
 
@@ -101,9 +103,8 @@ class Renewal:
                 return None
             identity = await self._target(upgrade, window.tenant)
             if identity is None or identity.chunk_size is None:
-                # The engines of the new deployment are not for the window's tenant, or without LMCache.
                 self._set_aside(window)
-                return None
+                return _step(window, StepOutcome.FAILED, _NOT_FOR_IT if identity is None else _NO_CACHE)
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
             _require_same_tokens(window, identity, len(snapshot.token_ids))
             task = self._renewing.start(self._renew(window, identity, snapshot.token_ids))

@@ -536,11 +536,38 @@ async def test_while_the_new_deployment_is_away_windows_wait_and_go_on_when_it_i
     assert await until_done(fleet) == [StepOutcome.DONE]
 
 
-async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_left(fleet: Fleet) -> None:
+async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_left_and_that_is_said(
+    fleet: Fleet,
+) -> None:
     old = await frozen(fleet, "w1", "s1")
     await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
     fleet.cwm.directory.rules = {"two": EngineRules(tenants=frozenset({"beryl"}))}
+    await fleet.cwm.reconcile()
     assert await until_done(fleet) == []
+    now = await window(fleet, "w1")
+    assert (now.cache_salt, now.identity) == (old.cache_salt, old.identity)
+    assert (await fleet.cwm.upgrades.show("tiny")).windows == WindowCounts(done=0, left=1)
+    (event,) = [
+        each
+        for each in await fleet.cwm.audit.events("acme", 9)
+        if each.event == "reconcile.freeze_again" and each.window_name == "w1"
+    ]
+    assert (event.outcome, event.details["detail"]) == (
+        "failed",
+        "No engine of the new deployment serves its tenant.",
+    )
+
+
+async def test_windows_of_a_new_deployment_without_a_cache_are_left_and_that_is_said(fleet: Fleet) -> None:
+    old = await frozen(fleet, "w1", "s1")
+    identity = replace(await fleet.cwm.directory.identity("tiny", "two"), chunk_size=None)
+    fleet.cwm.directory._known["two", "tiny"] = identity
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    (failed,) = await fleet.cwm.renewal(2, dry_run=False)
+    assert (failed.outcome, failed.detail) == (
+        StepOutcome.FAILED,
+        "The engines of the new deployment have no LMCache.",
+    )
     assert await window(fleet, "w1") == old
 
 
