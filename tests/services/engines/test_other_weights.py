@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cwm.domain.engine_health import BACK_AFTER
+from cwm.domain.engine_rules import EngineRules
 from tests.services.fleet_of import Fleet
 from tests.services.replicas_of import ANN
 
@@ -43,6 +44,8 @@ async def test_a_thaw_there_computes_and_says_what_changed(fleet: Fleet) -> None
     await fleet.begins("s1")
     window = (await fleet.cwm.freeze(ANN, "s1", "w1")).window
     await comes_back_with_other_weights(fleet, looks=1)
+    # The engine that has the window's KV is full.
+    fleet.cwm.directory.rules = {"two": EngineRules(max_running=3)}
     fleet.two.busy = (3, 0)
     await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
     thawed = await fleet.cwm.thaw(ANN, "w1", "s2")
