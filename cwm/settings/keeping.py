@@ -103,7 +103,7 @@ class Retention(Group):
     patrol_windows: Count = Field(
         8,
         ge=0,
-        description="Guaranteed windows read back in each reconciliation, each window at most once an hour; and windows of an upgraded model frozen again in each.",
+        description="Guaranteed windows read back in each reconciliation, each window at most once an hour; and windows of an upgraded model frozen again in each, at least one.",
     )
 
     def quota_bytes(self) -> int | None:

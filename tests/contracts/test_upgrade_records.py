@@ -49,6 +49,17 @@ async def test_guaranteed_windows_of_another_deployment_wait(registry: Registry)
     assert await registry.windows_to_renew_of_every_tenant(Upgrade("unheard-of", NEW, NOW), 9) == []
 
 
+async def test_a_window_that_is_still_being_stored_by_another_deployment_is_left_too(
+    registry: Registry,
+) -> None:
+    session = await registry.add_session(a_session("s"), TOKENS)
+    pending = a_window("pending", session_id=session.id, salt_scope=session.salt_scope)
+    await registry.begin_freeze(pending, TOKENS, None)
+    upgrade = Upgrade(pending.model, NEW, NOW)
+    assert await registry.upgraded_windows_of_every_tenant(upgrade) == WindowCounts(done=0, left=1)
+    assert await registry.windows_to_renew_of_every_tenant(upgrade, 9) == []
+
+
 async def test_a_window_changes_its_kv_in_one_step_and_keeps_the_rest(registry: Registry) -> None:
     window = await frozen(registry, "w")
     intent = await registry.begin_renewal(window, "salt-new", DEBT, NOW)

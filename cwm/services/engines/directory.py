@@ -205,6 +205,10 @@ class EngineDirectory:
         identities = await asyncio.gather(*(said(name) for name in names))
         return {name: each for name, each in zip(names, identities, strict=True) if each is not None}
 
+    def known(self, model: str, engines: Sequence[str]) -> dict[str, EngineIdentity]:
+        """The identity of ``model`` on those of the engines of which it was read; nothing is asked."""
+        return {name: self._known[name, model] for name in engines if (name, model) in self._known}
+
     def known_deployments(self, engine: str) -> dict[str, str]:
         """The deployment of each model of an engine that other engines serve in another one, as far as is known."""
         mine = {model: known for (name, model), known in self._known.items() if name == engine and model}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from cwm.domain.engine import EngineIdentity, engine_key
-from cwm.domain.errors import ConcurrencyLimitError, EngineConnectionError
+from cwm.domain.errors import ConcurrencyLimitError, CwmError, EngineConnectionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.ports.clock import Clock
@@ -19,6 +19,17 @@ from cwm.services.engines.directory import EngineDirectory
 
 _WHEN_ONE_IS_FREE_SECONDS: Final = 1
 _LOOK_AGAIN_SECONDS: Final = 0.05
+# How long placements wait for an engine to say who it is, and how long it is not asked again.
+_ASK_SECONDS: Final = 0.5
+_ASK_AGAIN_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """``begun``: in seconds of the event loop's clock."""
+
+    task: asyncio.Task[None]
+    begun: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,8 @@ class Place:
     directory: EngineDirectory
     clock: Clock
     patience_seconds: float = 5.0
+    _asks: dict[tuple[str, str], _Ask] = field(default_factory=dict)
+    """The last of each engine and model of which the identity was not known."""
 
     async def __call__(self, session: Session, turn: ExitStack) -> EngineIdentity:
         """The identity of the session's model on the engine that takes its next turn, and counts as that engine's work until ``turn`` is closed.
@@ -121,7 +134,7 @@ class Place:
         token_ids: Callable[[], Awaitable[TokenIds]],
         *,
         count: int,
-        preferred: Collection[str],
+        preferred: Sequence[Collection[str]],
     ) -> str:
         candidates = await self._candidates(model, tenant, preferred)
         if len(candidates) == 1 or not count:
@@ -130,8 +143,8 @@ class Place:
         # Others may have been placed meanwhile.
         return max(await self._candidates(model, tenant, preferred), key=lambda name: held.get(name, 0))
 
-    async def _preferred_of(self, session: Session) -> Collection[str]:
-        """The engines that have the KV of a session, by the salt of its context."""
+    async def _preferred_of(self, session: Session) -> Sequence[Collection[str]]:
+        """As :meth:`_preferred`, by the salt of a session's context."""
         if len(await self.directory.candidates(session.model, session.tenant)) < 2:
             return ()
         salt = await self._salt_of(session) if session.token_count else None
@@ -154,17 +167,38 @@ class Place:
 
     async def _preferred(
         self, model: str, tenant: str, has_kv: Callable[[EngineIdentity], bool] | None
-    ) -> Collection[str]:
-        """The engines that have the KV; without such those of the new deployment of an upgrade. Empty if none is better than others."""
+    ) -> Sequence[Collection[str]]:
+        """The engines that have the KV, then those of the new deployment of an upgrade; the first of which one is free count."""
         upgrade = (await self.registry.upgrades()).get(model)
         tests = [test for test in (has_kv, None if upgrade is None else upgrade.is_to) if test is not None]
-        if not tests or len(await self.directory.candidates(model, tenant)) < 2:
+        names = await self.directory.candidates(model, tenant) if tests else ()
+        if len(names) < 2:
             return ()
-        deployments = await self.directory.deployments(model, tenant)
-        found = ([name for name, identity in deployments.items() if test(identity)] for test in tests)
-        return next(filter(None, found), ())
+        deployments = await self._known(model, names)
+        return [{name for name, identity in deployments.items() if test(identity)} for test in tests]
 
-    async def _candidates(self, model: str, tenant: str, preferred: Collection[str]) -> tuple[str, ...]:
+    async def _known(self, model: str, engines: Sequence[str]) -> Mapping[str, EngineIdentity]:
+        """What is known of the engines. Others are asked in the background: one that is slow to answer delays only what comes in the first moment."""
+        now = asyncio.get_running_loop().time()
+        unknown = [(name, model) for name in engines if name not in self.directory.known(model, engines)]
+        for key in unknown:
+            last = self._asks.get(key)
+            if last is None or (last.task.done() and now >= last.begun + _ASK_AGAIN_SECONDS):
+                self._asks[key] = _Ask(asyncio.create_task(self._ask(*key)), now)
+        asks = [self._asks[key] for key in unknown]
+        recent = [each for each in asks if now < each.begun + _ASK_SECONDS and not each.task.done()]
+        if recent:
+            until = max(each.begun for each in recent) + _ASK_SECONDS
+            await asyncio.wait([each.task for each in recent], timeout=until - now)
+        return self.directory.known(model, engines)
+
+    async def _ask(self, engine: str, model: str) -> None:
+        with suppress(CwmError):
+            await self.directory.identity(model, engine)
+
+    async def _candidates(
+        self, model: str, tenant: str, preferred: Sequence[Collection[str]]
+    ) -> tuple[str, ...]:
         drained = await self.registry.drained_engines()
         # Nothing is waited for from here on until the choice counts as work: others are placed meanwhile.
         candidates = await self.directory.candidates(model, tenant)
@@ -175,7 +209,8 @@ class Place:
         free = tuple(name for name in candidates if not self.directory.is_full(name))
         if not free:
             raise self.full(model, len(candidates))
-        return tuple(name for name in free if name in preferred) or free
+        better = (tuple(name for name in free if name in names) for names in preferred)
+        return next(filter(None, better), free)
 
     def full(self, model: str, engines: int) -> ConcurrencyLimitError:
         return ConcurrencyLimitError(

@@ -182,8 +182,8 @@ class Drain:
             try:
                 await self.move(session.keeper, session.id, target)
             except (EngineIncompatibleError, EngineConnectionError) as refusal:
-                # Another one may take it.
-                error = refusal
+                # Another one may take it. Only where none can ever, that is the reason.
+                error = refusal if isinstance(error, EngineIncompatibleError) else error
             except CwmError as failure:
                 error = failure
                 break

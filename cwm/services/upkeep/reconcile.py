@@ -40,7 +40,7 @@ _TURNS: Final = 1_000
 
 @dataclass(slots=True)
 class Reconcile:
-    """Runs all reconciliation steps. ``patrol_windows``: the most windows one background run reads back, and freezes again for each upgraded model."""
+    """Runs all reconciliation steps. ``patrol_windows``: the most windows one background run reads back, and freezes again for each upgraded model; of these at least one."""
 
     registry: Registry
     kv_tier: KvTier
@@ -165,7 +165,7 @@ class Reconcile:
             lambda: self._turns(dry_run=dry_run),
             lambda: self.autosave(dry_run=dry_run),
             lambda: self.retain(dry_run=dry_run),
-            lambda: self.renewal(windows if dry_run else self.patrol_windows, dry_run=dry_run),
+            lambda: self.renewal(windows if dry_run else max(1, self.patrol_windows), dry_run=dry_run),
             lambda: self.patrol(windows, before, dry_run=dry_run, after_loss=after_loss),
         ]
         steps: list[Step] = []

@@ -11,7 +11,7 @@ from typing import Final
 from cwm.background import BackgroundTasks, cancel_and_wait
 from cwm.domain.engine import EngineIdentity, differences
 from cwm.domain.errors import CwmError, ErrorKind, WindowIncompatibleError
-from cwm.domain.prefix import TokenIds
+from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.upgrade import Upgrade
 from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Retention, Window
@@ -28,6 +28,8 @@ from cwm.services.windows.delete import Delete
 
 ACTION: Final = "freeze_again"
 _SET_ASIDE: Final = timedelta(hours=1)
+_NOT_FOR_IT: Final = "No engine of the new deployment serves its tenant."
+_NO_CACHE: Final = "The engines of the new deployment have no LMCache."
 _AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
 
@@ -45,20 +47,26 @@ class Renewal:
     clock: Clock
     at_once: int = 2
     _aside: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    _suspects: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """Windows at which the engine went, and until when that counts."""
     _renewing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(self, limit: int, *, dry_run: bool) -> list[Step]:
         """Freeze at most ``limit`` windows of each upgraded model again, those proven longest ago first.
 
         Until its KV is proven on the new deployment a window has all that it had. One that cannot be frozen again stays as it
-        is, and is tried again after an hour.
+        is, and is tried again after an hour. One at which the engine went is tried after the others, and the second time that
+        happens after an hour, too: it may be the cause.
         """
         now = self.clock.now()
         self._aside = {name: until for name, until in self._aside.items() if until > now}
+        self._suspects = {name: until for name, until in self._suspects.items() if until > now}
         steps: list[Step] = []
         for upgrade in (await self.registry.upgrades()).values():
-            due = await self.registry.windows_to_renew_of_every_tenant(upgrade, limit + len(self._aside))
-            windows = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
+            enough = limit + len(self._aside) + len(self._suspects)
+            due = await self.registry.windows_to_renew_of_every_tenant(upgrade, enough)
+            windows = [window for window in due if _key(window) not in self._aside]
+            windows = sorted(windows, key=lambda window: _key(window) in self._suspects)[:limit]
             if dry_run:
                 steps += [
                     _step(window, StepOutcome.PLANNED, upgrade.identity.fingerprint) for window in windows
@@ -88,21 +96,25 @@ class Renewal:
         return steps
 
     async def _look(self, upgrade: Upgrade, window: Window) -> Step | None:
+        identity = None
         try:
+            if await self._target(upgrade, "") is None:
+                # It went while the windows before this one were computed.
+                return None
             identity = await self._target(upgrade, window.tenant)
             if identity is None or identity.chunk_size is None:
-                # The engines of the new deployment are not for the window's tenant, or without LMCache.
                 self._set_aside(window)
-                return None
+                return _step(window, StepOutcome.FAILED, _NOT_FOR_IT if identity is None else _NO_CACHE)
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
             _require_same_tokens(window, identity, len(snapshot.token_ids))
             task = self._renewing.start(self._renew(window, identity, snapshot.token_ids))
             renewed = await outlasting(task)
         except CwmError as error:
-            if error.kind in _AWAY:
+            if error.kind in _AWAY and identity is not None and await self._is_away(identity.engine, window):
                 return _step(window, StepOutcome.POSTPONED, error.message)
             self._set_aside(window)
             return _step(window, StepOutcome.FAILED, error.message)
+        self._suspects.pop(_key(window), None)
         detail = f"by {identity.fingerprint}" if renewed else "it was changed meanwhile"
         return _step(window, StepOutcome.DONE, detail)
 
@@ -110,16 +122,31 @@ class Renewal:
         deployments = await self.directory.deployments(upgrade.model, tenant)
         return next((each for each in deployments.values() if upgrade.is_to(each)), None)
 
+    async def _is_away(self, engine: str, window: Window) -> bool:
+        """Whether the failure is not the window's: the cache does not answer, or the engine does not, for the first time at this window."""
+        if not await self.directory.answers(engine):
+            if _key(window) in self._suspects:
+                return False
+            self._suspects[_key(window)] = self.clock.now() + _SET_ASIDE
+            return True
+        try:
+            await self.kv_tier.beside(engine).facts()
+            await self.kv_tier.registered()
+        except CwmError:
+            return True
+        return False
+
     def _set_aside(self, window: Window) -> None:
         """Skip the window for an hour, so that it does not delay those that can be frozen again now."""
-        self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
+        self._suspects.pop(_key(window), None)
+        self._aside[_key(window)] = self.clock.now() + _SET_ASIDE
 
     async def _renew(self, window: Window, identity: EngineIdentity, token_ids: TokenIds) -> bool:
         """Store, prove, then switch. False if the window was changed meanwhile."""
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
         prefix = Prefix(fitting(token_ids, identity), salt, identity)
         pinned = window.retention is Retention.GUARANTEED and prefix.chunk_count > 0
-        owed = debt_of(prefix, pinned=pinned)
+        owed = debt_of(prefix, pinned=pinned, hashes=await self._unshared(window, prefix))
         # A gateway that dies from here on leaves a debt, which the next one pays.
         intent = await self.registry.begin_renewal(window, salt, owed, self.clock.now())
         if intent is None:
@@ -147,6 +174,29 @@ class Renewal:
         await self.release(switched[1])
         return True
 
+    async def _unshared(self, window: Window, prefix: Prefix) -> tuple[str, ...]:
+        """The hashes of the chunks that the window will own, after the longest prefix that a live session of the new deployment shares."""
+        hashes = self.kv_tier.expected_hashes(prefix.key) or ()
+        longest = 0
+        for session_id in await self.registry.live_sessions_with_head(
+            window.tenant, window.salt_scope, prefix.token_ids
+        ):
+            if await self._is_under(prefix, window.tenant, session_id):
+                other_ids = await self.registry.session_tokens(window.tenant, session_id)
+                longest = max(longest, common_length(prefix.token_ids, other_ids))
+        return tuple(hashes[longest // (prefix.identity.chunk_size or 1) :])
+
+    async def _is_under(self, prefix: Prefix, tenant: str, session_id: str) -> bool:
+        """Whether a session has its KV under the salt of the prefix; also if nobody can tell."""
+        session = await self.registry.session(tenant, session_id)
+        if session is None or session.engine is None:
+            return session is not None
+        try:
+            identity = await self.directory.of(session)
+        except CwmError:
+            return True
+        return self.directory.salt(tenant, session.salt_scope, identity) == prefix.cache_salt
+
 
 def _require_same_tokens(window: Window, identity: EngineIdentity, token_count: int) -> None:
     """CWM-3005 if the new deployment reads the window's tokens otherwise, or does not take so many."""
@@ -161,6 +211,10 @@ def _require_same_tokens(window: Window, identity: EngineIdentity, token_count: 
                 f"Window '{window.name}' was frozen with another tokenizer than that of the new deployment.",
                 window_name=window.name,
             )
+
+
+def _key(window: Window) -> tuple[str, str]:
+    return window.tenant, window.name
 
 
 def _step(window: Window, outcome: StepOutcome, detail: str) -> Step:

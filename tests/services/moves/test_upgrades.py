@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.canary import Verification
 from cwm.domain.engine_rules import EngineRules
-from cwm.domain.errors import EngineIncompatibleError, InvalidParameterError, WindowIncompatibleError
+from cwm.domain.errors import (
+    CwmError,
+    EngineConnectionError,
+    EngineIncompatibleError,
+    EngineResponseError,
+    EngineTimeoutError,
+    InvalidParameterError,
+    WindowIncompatibleError,
+)
 from cwm.domain.upgrade import WindowCounts
 from cwm.domain.upkeep import StepOutcome
 from cwm.domain.window import Durability, Retention, Window
-from tests.fakes.kv_tier import LOWER
+from cwm.ports.engine import Completion, Generation
+from cwm.services.engines.placement import Place
+from tests.eventually import eventually
+from tests.fakes.engine import FakeEngine
+from tests.fakes.kv_tier import LOWER, FakeKvTier
 from tests.services.fleet_of import Fleet
 from tests.services.replicas_of import ANN
 
@@ -24,6 +41,19 @@ async def fleet(fleet: Fleet) -> Fleet:
     """The second engine is of another deployment."""
     fleet.two.fingerprint, fleet.two.weights = "fp-2", "w-2"
     return fleet
+
+
+async def add(fleet: Fleet, name: str, **more: Any) -> FakeEngine:
+    """Another engine, of the first one's deployment unless ``more`` says otherwise."""
+    server, first = FakeKvTier(), fleet.beside("one")
+    servers = {"one": first, **first.servers, name: server}
+    for each in servers.values():
+        each.servers = {key: other for key, other in servers.items() if other is not each}
+    added = FakeEngine(server, **more)
+    served = cast("VllmFleet", fleet.cwm.directory.engine)
+    served.configure({**served.by_name, name: cast("Any", added)})
+    await fleet.cwm.directory.look_at(name, fleet.cwm.clock)
+    return added
 
 
 async def window(fleet: Fleet, name: str, tenant: str = "acme") -> Window:
@@ -97,6 +127,55 @@ async def test_an_engine_of_the_new_deployment_that_is_full_gets_no_more(fleet: 
     assert await fleet.engine_of("s1") == "one"
 
 
+@pytest.mark.parametrize("state", ["full", "drained"])
+async def test_a_session_that_has_to_leave_its_deployment_goes_to_the_upgrades_and_no_third_one(
+    fleet: Fleet, state: str
+) -> None:
+    cwm = fleet.cwm
+    await add(fleet, "three", fingerprint="fp-3", weights="w-3")
+    await add(fleet, "four")
+    await fleet.begins("s1")
+    await cwm.upgrades.begin(ANN, "tiny", "two")
+    fleet.two.busy = (3, 0)
+    await cwm.directory.look_at("two", cwm.clock)
+    if state == "full":
+        cwm.directory.rules = {"four": EngineRules(max_running=0)}
+    else:
+        await cwm.registry.drain_engine("four", cwm.clock.now())
+    await fleet.lose("one")
+    await cwm.says("s1", " On.")
+    assert await fleet.engine_of("s1") == "two", "although it has more to do"
+
+
+async def test_an_engine_that_does_not_say_who_it_is_delays_new_sessions_once_for_a_moment(
+    fleet: Fleet,
+) -> None:
+    cwm = fleet.cwm
+    three = await add(fleet, "three")
+    await cwm.upgrades.begin(ANN, "tiny", "two")
+    cwm.directory.forget("three")
+    three.gate = asyncio.Event()
+    three.asked.clear()
+    place, loop = Place(cwm.registry, cwm.directory, cwm.clock), asyncio.get_running_loop()
+    begun = loop.time()
+    for _ in range(20):
+        with ExitStack() as turn:
+            assert (await place.anywhere("tiny", "acme", turn)).engine == "two"
+    assert loop.time() - begun < 2.5, "each would have waited for five seconds"
+    assert len(three.requests) == 2, "when it came, and once since"
+    three.gate.set()
+    await eventually(lambda: "three" in cwm.directory.known("tiny", ["three"]))
+
+
+async def test_another_gateway_that_knows_no_engine_yet_sends_its_first_session_to_the_new_deployment(
+    fleet: Fleet, sqlite: Database
+) -> None:
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    other = fleet.another_gateway(sqlite)
+    await other.session("s1")
+    assert await fleet.engine_of("s1") == "two"
+
+
 @pytest.mark.parametrize("to", ["three", "other", "fp-9", ""])
 async def test_what_serves_the_model_nowhere_is_refused_with_what_does(fleet: Fleet, to: str) -> None:
     with pytest.raises(InvalidParameterError) as refused:
@@ -141,6 +220,29 @@ async def test_a_drain_of_the_old_deployment_leaves_none_behind_and_says_what_is
     turn = await fleet.cwm.registry.current_turn("acme", "s1")
     assert turn is not None
     assert turn.missed == "another_engine"
+
+
+async def test_a_drain_lets_no_session_go_that_an_engine_of_its_deployment_takes_a_moment_later(
+    fleet: Fleet,
+) -> None:
+    three = await add(fleet, "three")
+    await fleet.begins("s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    # The last to be asked.
+    fleet.two.busy = (3, 0)
+    await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+    three.away = True
+    tries = 0
+
+    async def on_moved(_moved: int, _of: int) -> None:
+        nonlocal tries
+        tries += 1
+        three.away = False
+        await fleet.cwm.directory.look_at("three", fleet.cwm.clock)
+
+    drained = await fleet.cwm.drain(ANN, "one", on_moved=on_moved)
+    assert (drained.moved, drained.to_compute, drained.stayed, tries) == (1, 0, (), 2)
+    assert await fleet.engine_of("s1") == "three"
 
 
 async def test_windows_are_frozen_again_and_thaw_on_the_new_deployment_from_their_kv(fleet: Fleet) -> None:
@@ -258,9 +360,15 @@ async def test_windows_of_which_only_the_tokens_are_kept_are_left_alone(fleet: F
     assert await until_done(fleet) == []
 
 
+async def new_salt(fleet: Fleet, window: Window) -> str:
+    identity = await fleet.cwm.directory.identity("tiny", "two")
+    return fleet.cwm.directory.salt(window.tenant, window.salt_scope, identity)
+
+
 async def test_a_window_that_is_deleted_meanwhile_leaves_nothing(fleet: Fleet) -> None:
-    await frozen(fleet, "w1", "s1")
+    old = await frozen(fleet, "w1", "s1")
     await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    salt = await new_salt(fleet, old)
     fleet.two.gate = asyncio.Event()
     fleet.two.asked.clear()
     renewal = asyncio.create_task(fleet.cwm.renewal(2, dry_run=False))
@@ -269,9 +377,37 @@ async def test_a_window_that_is_deleted_meanwhile_leaves_nothing(fleet: Fleet) -
     fleet.two.gate.set()
     (step,) = await renewal
     assert step.detail == "it was changed meanwhile"
+    assert fleet.cwm.kv_tier.stored(salt)
     await fleet.cwm.reconcile()
     assert await fleet.cwm.registry.window("acme", "w1") is None
+    assert not fleet.cwm.kv_tier.stored(salt)
+    assert not fleet.cwm.kv_tier.stored(old.cache_salt)
     assert await fleet.cwm.at_rest()
+
+
+@pytest.mark.parametrize(("engine", "stays"), [("one", False), ("two", True)])
+async def test_of_a_window_that_is_deleted_meanwhile_stays_what_a_session_of_the_new_deployment_shares(
+    fleet: Fleet, engine: str, stays: bool
+) -> None:
+    text = "s1 has a context of its own, which takes some blocks at least."
+    old = await frozen(fleet, "w1", "s1")
+    session = await fleet.cwm.open_session(ANN, "s2")
+    await fleet.cwm.registry.settle_session(session, engine, None)
+    await fleet.cwm.says("s2", text)
+    while await fleet.beside(engine).storing():
+        pass
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    salt = await new_salt(fleet, old)
+    before = set(fleet.cwm.kv_tier.stored(salt))
+    fleet.two.gate = asyncio.Event()
+    fleet.two.asked.clear()
+    renewal = asyncio.create_task(fleet.cwm.renewal(2, dry_run=False))
+    await fleet.two.asked.wait()
+    await fleet.cwm.delete(ANN, "w1")
+    fleet.two.gate.set()
+    await renewal
+    await fleet.cwm.reconcile()
+    assert (set(fleet.cwm.kv_tier.stored(salt)) == before, bool(before)) == (True, stays)
 
 
 async def test_patrols_read_the_windows_of_both_deployments_back(fleet: Fleet) -> None:
@@ -296,9 +432,96 @@ async def test_an_engine_that_goes_meanwhile_leaves_the_window_as_it_was_until_i
     assert postponed.outcome is StepOutcome.POSTPONED
     assert await window(fleet, "w1") == old
     fleet.two.away = False
+    await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
     await fleet.cwm.reconcile()
     assert (await window(fleet, "w1")).identity.fingerprint == "fp-2"
     assert await fleet.cwm.at_rest()
+
+
+async def failing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, names: Collection[str], fail: Callable[[], CwmError]
+) -> None:
+    """The new engine fails at the tokens of these windows, and computes the others."""
+    complete, refused = FakeEngine.complete, set()
+    for name in names:
+        found = await window(fleet, name)
+        refused.add((await fleet.cwm.registry.snapshot("acme", found.snapshot_id)).token_ids)
+
+    async def answer(engine: FakeEngine, generation: Generation) -> Completion:
+        if engine is fleet.two and any(
+            generation.token_ids == ids[: len(generation.token_ids)] for ids in refused
+        ):
+            raise fail()
+        return await complete(engine, generation)
+
+    monkeypatch.setattr(FakeEngine, "complete", answer)
+
+
+@pytest.mark.parametrize("error", [EngineTimeoutError, EngineResponseError])
+async def test_windows_at_which_the_engine_fails_are_set_aside_and_the_others_get_their_turn(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, error: type[CwmError]
+) -> None:
+    for number in range(4):
+        await frozen(fleet, f"w{number}", f"s{number}")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await failing(fleet, monkeypatch, ("w0", "w1"), lambda: error("It failed."))
+    first = await fleet.cwm.renewal(2, dry_run=False)
+    assert [(each.subject, each.outcome) for each in first] == [
+        ("w0", StepOutcome.FAILED),
+        ("w1", StepOutcome.FAILED),
+    ]
+    assert await until_done(fleet) == [StepOutcome.DONE] * 2
+    monkeypatch.undo()
+    fleet.cwm.clock.at += timedelta(hours=1)
+    assert await until_done(fleet) == [StepOutcome.DONE] * 2
+
+
+async def test_a_window_that_kills_the_engine_is_the_last_and_then_set_aside(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        await frozen(fleet, f"w{number}", f"s{number}")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+
+    def dies() -> CwmError:
+        fleet.two.away = True
+        return EngineConnectionError("vLLM broke the connection.")
+
+    async def starts_again() -> None:
+        fleet.two.away = False
+        for _ in range(2):
+            await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
+
+    await failing(fleet, monkeypatch, ("w0",), dies)
+    renewal = replace(fleet.cwm.renewal, at_once=1)
+    (postponed,) = await renewal(2, dry_run=False)
+    assert (postponed.subject, postponed.outcome) == ("w0", StepOutcome.POSTPONED)
+    assert await renewal(2, dry_run=False) == [], "the engine is away"
+    await starts_again()
+    second = await renewal(2, dry_run=False)
+    assert [(each.subject, each.outcome) for each in second] == [
+        ("w1", StepOutcome.DONE),
+        ("w2", StepOutcome.DONE),
+    ]
+    third = await renewal(2, dry_run=False)
+    assert [(each.subject, each.outcome) for each in third] == [
+        ("w3", StepOutcome.DONE),
+        ("w0", StepOutcome.FAILED),
+    ]
+    await starts_again()
+    assert await renewal(2, dry_run=False) == []
+
+
+async def test_while_the_cache_is_away_no_window_is_set_aside(fleet: Fleet) -> None:
+    await frozen(fleet, "w1", "s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.directory.deployments("tiny", "")
+    fleet.cwm.kv_tier.away = fleet.beside("two").away = True
+    for _ in range(2):
+        (postponed,) = await fleet.cwm.renewal(2, dry_run=False)
+        assert postponed.outcome is StepOutcome.POSTPONED
+    fleet.cwm.kv_tier.away = fleet.beside("two").away = False
+    assert await until_done(fleet) == [StepOutcome.DONE]
 
 
 async def test_while_the_new_deployment_is_away_windows_wait_and_go_on_when_it_is_back(fleet: Fleet) -> None:
@@ -313,12 +536,48 @@ async def test_while_the_new_deployment_is_away_windows_wait_and_go_on_when_it_i
     assert await until_done(fleet) == [StepOutcome.DONE]
 
 
-async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_left(fleet: Fleet) -> None:
+async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_left_and_that_is_said(
+    fleet: Fleet,
+) -> None:
     old = await frozen(fleet, "w1", "s1")
     await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
     fleet.cwm.directory.rules = {"two": EngineRules(tenants=frozenset({"beryl"}))}
+    await fleet.cwm.reconcile()
     assert await until_done(fleet) == []
+    now = await window(fleet, "w1")
+    assert (now.cache_salt, now.identity) == (old.cache_salt, old.identity)
+    assert (await fleet.cwm.upgrades.show("tiny")).windows == WindowCounts(done=0, left=1)
+    (event,) = [
+        each
+        for each in await fleet.cwm.audit.events("acme", 9)
+        if each.event == "reconcile.freeze_again" and each.window_name == "w1"
+    ]
+    assert (event.outcome, event.details["detail"]) == (
+        "failed",
+        "No engine of the new deployment serves its tenant.",
+    )
+
+
+async def test_windows_of_a_new_deployment_without_a_cache_are_left_and_that_is_said(fleet: Fleet) -> None:
+    old = await frozen(fleet, "w1", "s1")
+    identity = replace(await fleet.cwm.directory.identity("tiny", "two"), chunk_size=None)
+    fleet.cwm.directory._known["two", "tiny"] = identity
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    (failed,) = await fleet.cwm.renewal(2, dry_run=False)
+    assert (failed.outcome, failed.detail) == (
+        StepOutcome.FAILED,
+        "The engines of the new deployment have no LMCache.",
+    )
     assert await window(fleet, "w1") == old
+
+
+async def test_an_installation_that_reads_no_windows_back_freezes_them_again_all_the_same(
+    fleet: Fleet,
+) -> None:
+    await frozen(fleet, "w1", "s1")
+    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await replace(fleet.cwm.reconcile, patrol_windows=0)()
+    assert (await window(fleet, "w1")).identity.fingerprint == "fp-2"
 
 
 async def test_a_plan_changes_nothing(fleet: Fleet) -> None:

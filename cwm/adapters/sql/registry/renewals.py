@@ -107,9 +107,11 @@ class RenewalRecords:
     def upgraded_windows_of_every_tenant(self, connection: Connection, upgrade: Upgrade) -> WindowCounts:
         durable = windows.c.durability == Durability.DURABLE.value
         done = and_(_guaranteed(upgrade), durable, ~_is_of_another(upgrade.identity))
+        pending = windows.c.durability == Durability.PENDING.value
+        being_stored = and_(_guaranteed(upgrade), pending, _is_of_another(upgrade.identity))
         counts = [
             connection.execute(select(func.count()).select_from(windows).where(which)).scalar_one()
-            for which in (done, _to_renew(upgrade))
+            for which in (done, or_(_to_renew(upgrade), being_stored))
         ]
         return WindowCounts(*counts)
 
