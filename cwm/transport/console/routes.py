@@ -14,6 +14,7 @@ from structlog.contextvars import get_contextvars
 
 from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
 from cwm.services.catalogue import Services
+from cwm.transport.console.compare import compare
 from cwm.transport.console.conversations import conversation, conversations
 from cwm.transport.console.engines import engines
 from cwm.transport.console.overview import overview
@@ -29,6 +30,7 @@ _VIEWS: Final[dict[str, View]] = {
     "/conversations": conversations,
     "/conversations/{session_id}": conversation,
     "/turns/{turn}": turn,
+    "/compare": compare,
     "/windows": windows,
     "/windows/{window_name}": window,
     "/engines": engines,
