@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Final
 
 from cwm.domain.divergence import words_around
-from cwm.domain.errors import TurnNotFoundError
 from cwm.domain.messages import plain_text
-from cwm.domain.names import TURN_PATTERN
 from cwm.domain.turn import Message, Turn, TurnSource
 from cwm.services.turns.compare import Difference
 from cwm.transport.console import transcript
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.transcript import Said
+from cwm.transport.console.turn import source_of
 from cwm.transport.console.views import Asked
-
-_TURN: Final = re.compile(TURN_PATTERN[1:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +47,7 @@ async def compare(asked: Asked) -> Page:
 
 def _source(text: str, field: str) -> TurnSource:
     source = TurnSource.parse(text, field)
-    if source.turn_id is not None and not _TURN.fullmatch(source.turn_id):
-        raise TurnNotFoundError(f"There is no recorded turn '{source.turn_id[:64]}'.")
-    return source
+    return source if source.turn_id is None else source_of(source.turn_id)
 
 
 def _sides(left: TurnSource, right: TurnSource, found: Difference) -> tuple[Side, Side]:

@@ -17,6 +17,7 @@ from cwm.services.catalogue import Services
 from cwm.transport.console.compare import compare
 from cwm.transport.console.conversations import conversation, conversations
 from cwm.transport.console.engines import engines
+from cwm.transport.console.export import export_conversation, export_turn, export_window
 from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, Page, asset, rendered
 from cwm.transport.console.turn import turn
@@ -29,10 +30,13 @@ _VIEWS: Final[dict[str, View]] = {
     "": overview,
     "/conversations": conversations,
     "/conversations/{session_id}": conversation,
+    "/conversations/{session_id}/export": export_conversation,
     "/turns/{turn}": turn,
+    "/turns/{turn}/export": export_turn,
     "/compare": compare,
     "/windows": windows,
     "/windows/{window_name}": window,
+    "/windows/{window_name}/export": export_window,
     "/engines": engines,
 }
 _NEXT_STEPS: Final = {
