@@ -24,6 +24,7 @@ from cwm.services.turns.conversations import Conversations
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.history import History
 from cwm.services.turns.search import Search
+from cwm.services.upstreams.offers import OffersOfUpstreams
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
@@ -63,4 +64,5 @@ class Services:
     by_reference: ByReference
     query_result: QueryResult
     shared_context: SharedContext
+    offers_of_upstreams: OffersOfUpstreams
     journal: Journal

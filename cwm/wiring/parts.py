@@ -15,6 +15,7 @@ from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
 from cwm.services.turns.search import Search
+from cwm.services.upstreams.offers import OffersOfUpstreams
 from cwm.services.windows.rename import Rename
 from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
@@ -127,6 +128,7 @@ def build_parts(settings: Settings) -> Parts:
         browse=engine_side.browse,
         inspect=inspect,
         shared_context=agent_side.context,
+        offers_of_upstreams=OffersOfUpstreams(agent_side.upstreams, agent_side.tool_desk),
         results=agent_side.results,
         delivery=agent_side.delivery,
         by_reference=agent_side.by_reference,

@@ -21,6 +21,7 @@ from cwm.transport.console.export import export_conversation, export_turn, expor
 from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, Page, asset, rendered
 from cwm.transport.console.turn import turn
+from cwm.transport.console.upstreams import upstreams
 from cwm.transport.console.views import Asked, View
 from cwm.transport.console.windows import window, windows
 from cwm.transport.http.errors import STATUS
@@ -38,6 +39,7 @@ _VIEWS: Final[dict[str, View]] = {
     "/windows/{window_name}": window,
     "/windows/{window_name}/export": export_window,
     "/engines": engines,
+    "/upstreams": upstreams,
 }
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
