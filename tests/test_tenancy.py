@@ -316,6 +316,7 @@ async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -
             path = path.replace("{model:path}", names["model"]).replace("{rest:path}", names["window_name"])
             for part in ("session_id", "turn", "window_name"):
                 path = path.replace(f"{{{part}}}", names[part])
+            path = path.replace("{scope}", names["workspace"])
             headers = {"x-tenant": B, "cwm-session-id": names["cwm-session-id"]}
             return await http.request(method, path, headers=headers, json=None if method == "GET" else TURN)
 
@@ -336,6 +337,9 @@ PAGES: Final = (
     "/console/compare?left=window:{window_name}&right=tag:{tag}",
     "/console/conversations?q={query}",
     "/console/windows?q={search}",
+    "/console/context/{workspace}?q={prefix}",
+    "/console/context/tenant?after={after}",
+    "/console/results?after={handle}",
 )
 """Pages that are asked about something in their query."""
 

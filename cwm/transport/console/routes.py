@@ -18,6 +18,7 @@ from cwm.transport.console.compare import compare
 from cwm.transport.console.conversations import conversation, conversations
 from cwm.transport.console.engines import engines
 from cwm.transport.console.export import export_conversation, export_turn, export_window
+from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, Page, asset, rendered
 from cwm.transport.console.turn import turn
@@ -40,6 +41,9 @@ _VIEWS: Final[dict[str, View]] = {
     "/windows/{window_name}/export": export_window,
     "/engines": engines,
     "/upstreams": upstreams,
+    "/context": scopes,
+    "/context/{scope}": scope,
+    "/results": results,
 }
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
