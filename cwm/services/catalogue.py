@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cwm.services.audit.journal import Journal
+from cwm.services.audit.reading import ReadAudit
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.engines.survey import Survey
 from cwm.services.health.inspect import Inspect
@@ -66,3 +67,4 @@ class Services:
     shared_context: SharedContext
     offers_of_upstreams: OffersOfUpstreams
     journal: Journal
+    read_audit: ReadAudit

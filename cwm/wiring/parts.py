@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from cwm import __version__
 from cwm.adapters.telemetry.logging import set_level
+from cwm.services.audit.reading import ReadAudit
+from cwm.services.audit.verify import VerifyAudit
 from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
 from cwm.services.health.inspect import Inspect
@@ -134,6 +136,7 @@ def build_parts(settings: Settings) -> Parts:
         by_reference=agent_side.by_reference,
         query_result=agent_side.query_result,
         journal=base.journal,
+        read_audit=ReadAudit(base.trail, VerifyAudit(base.trail, base.audit.keys)),
     )
     base.meter.observe(
         Census(

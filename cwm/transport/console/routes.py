@@ -14,6 +14,7 @@ from structlog.contextvars import get_contextvars
 
 from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
 from cwm.services.catalogue import Services
+from cwm.transport.console.audit import audit
 from cwm.transport.console.compare import compare
 from cwm.transport.console.conversations import conversation, conversations
 from cwm.transport.console.engines import engines
@@ -44,6 +45,7 @@ _VIEWS: Final[dict[str, View]] = {
     "/context": scopes,
     "/context/{scope}": scope,
     "/results": results,
+    "/audit": audit,
 }
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
