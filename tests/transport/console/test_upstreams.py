@@ -90,6 +90,8 @@ async def test_one_that_is_away_says_why_and_one_for_callers_that_it_depends(con
         of_callers = UpstreamSpec("private", url=f"{url}/mcp", credentials=Credentials.FORWARD)
         await configured(console, away, of_callers)
         page = await console.page("/upstreams")
+        first = await console.page()
+    assert first.links["Upstream away"] == "/console/upstreams"
     assert section(page, "away").startswith("away away for")
     assert "0 tools" not in section(page, "away")
     assert "No tool of it was seen yet." in section(page, "away")
