@@ -13,6 +13,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -315,6 +316,7 @@ async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -
             path = path.replace("{model:path}", names["model"]).replace("{rest:path}", names["window_name"])
             for part in ("session_id", "turn", "window_name"):
                 path = path.replace(f"{{{part}}}", names[part])
+            path = path.replace("{scope}", names["workspace"])
             headers = {"x-tenant": B, "cwm-session-id": names["cwm-session-id"]}
             return await http.request(method, path, headers=headers, json=None if method == "GET" else TURN)
 
@@ -328,3 +330,32 @@ async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -
                 assert A not in of_a, f"{method} {path}"
                 assert path in PUBLIC or of_a == of_nobody or taken(tenants, of_a), f"{method} {path}"
                 assert answers[0].status_code < 500 or path == "/readyz"
+
+
+PAGES: Final = (
+    "/console/compare?left={left}&right={right}",
+    "/console/compare?left=window:{window_name}&right=tag:{tag}",
+    "/console/conversations?q={query}",
+    "/console/windows?q={search}",
+    "/console/context/{workspace}?q={prefix}",
+    "/console/context/tenant?after={after}",
+    "/console/results?after={handle}",
+    "/console/audit?session={session_id}&window={window_name}&verify=1",
+)
+"""Pages that are asked about something in their query."""
+
+
+async def test_no_page_tells_what_is_anothers_by_its_query(tenants: TwoTenants) -> None:
+    async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=30) as http:
+        for page in PAGES:
+            of_a, of_nobody = [
+                await http.get(
+                    page.format(**{name: quote(value) for name, value in names.items()}),
+                    headers={"x-tenant": B},
+                )
+                for names in (tenants.owned, tenants.unknown)
+            ]
+            assert of_a.status_code in {200, 403, 404}, page
+            answers = alike(told(of_a), tenants.owned), alike(told(of_nobody), tenants.unknown)
+            assert answers[0] == answers[1], page
+            assert A not in answers[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -12,6 +11,7 @@ from cwm.cli.console import confirm_deletion, end_with_json, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.windows import VisibilityOption
 from cwm.cli.wording import comma_list, count, moment
+from cwm.domain.transcripts import plain, text_of
 
 app = typer.Typer(
     no_args_is_help=True, help="List, read, search, compare, name and branch the turns of sessions."
@@ -102,8 +102,7 @@ def show(
     if message_format != "text" and not as_json:
         end_with_json({name: answer[name] for name in ("system", "messages") if name in answer}, as_json=True)
     end_with_json(answer, as_json=as_json or tokens)
-    for message in answer["messages"]:
-        print(f"[{message.get('role', '')}]\n{_text(message)}\n")
+    print(plain(answer["messages"]), end="")
     if "warning" in answer:
         print(answer["warning"])
 
@@ -126,7 +125,7 @@ def search(
     end_with_json(answer, as_json=as_json)
     if whole:
         for each in answer["results"]:
-            print(f"[{each['role']}] {each['session_id']} {each['turn']}\n{_text(each['message'])}\n")
+            print(f"[{each['role']}] {each['session_id']} {each['turn']}\n{text_of(each['message'])}\n")
     if not (whole and answer["results"]):
         _print_findings(answer)
     if "next_cursor" in answer:
@@ -170,7 +169,7 @@ def diff(
     )
     for sign, side in (("-", "left"), ("+", "right")):
         if message := answer.get(f"{side}_message"):
-            print(f"{sign} [{message.get('role', '')}] {_text(message)}")
+            print(f"{sign} [{message.get('role', '')}] {text_of(message)}")
 
 
 @app.command("left-out")
@@ -291,19 +290,3 @@ def _row(turn: Mapping[str, Any], current: str | None, tags: Sequence[str]) -> t
 
 def _reason(turn: Mapping[str, Any]) -> str:
     return f"{turn['cause']}, {turn['habit']}" if "habit" in turn else str(turn["cause"])
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "\n".join(
-            str(part.get("text", json.dumps(part, ensure_ascii=False)))
-            for part in content
-            if isinstance(part, dict)
-        )
-    calls = [
-        f"{call['function'].get('name')}({call['function'].get('arguments')})"
-        for call in message.get("tool_calls") or []
-        if isinstance(call, dict) and isinstance(call.get("function"), dict)
-    ]
-    return "\n".join(filter(None, (content, *calls)))

@@ -21,13 +21,19 @@ class AuditLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which records to return: from ``since`` (inclusive) to ``until`` (exclusive), with these values where given."""
+    """Which records to return: from ``since`` (inclusive) to ``until`` (exclusive), with these values where given.
+
+    ``before``: only those with lower numbers.
+    """
 
     since: datetime | None = None
     until: datetime | None = None
     event: str | None = None
     subject: str | None = None
     outcome: str | None = None
+    session_id: str | None = None
+    window_name: str | None = None
+    before: int | None = None
 
 
 class AuditTrail(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cwm.services.audit.journal import Journal
+from cwm.services.audit.reading import ReadAudit
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.engines.survey import Survey
 from cwm.services.health.inspect import Inspect
@@ -24,6 +25,7 @@ from cwm.services.turns.conversations import Conversations
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.history import History
 from cwm.services.turns.search import Search
+from cwm.services.upstreams.offers import OffersOfUpstreams
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
@@ -63,4 +65,6 @@ class Services:
     by_reference: ByReference
     query_result: QueryResult
     shared_context: SharedContext
+    offers_of_upstreams: OffersOfUpstreams
     journal: Journal
+    read_audit: ReadAudit

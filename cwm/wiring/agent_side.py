@@ -30,6 +30,7 @@ from cwm.services.results.results import Results
 from cwm.services.results.savings import Savings
 from cwm.services.results.token_drift import TokenDrift
 from cwm.services.upstreams.shared_answers import SharedAnswers
+from cwm.services.upstreams.tool_desk import ToolDesk
 from cwm.services.upstreams.tool_watch import ToolWatch
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.settings import Context, Settings
@@ -46,6 +47,7 @@ class AgentSide:
     context_upkeep: ContextUpkeep
     connector: SdkConnector
     upstreams: Upstreams
+    tool_desk: ToolDesk
     token_counter: BpeTokenCounter
     token_drift: TokenDrift
     results: Results
@@ -95,6 +97,7 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
         tracer=base.tracer,
     )
     connector = SdkConnector(base.tracer, link_local=settings.security.allow_link_local)
+    tools = SqlUpstreamTools(base.database)
     upstreams = Upstreams(
         connector=connector,
         agents=agents,
@@ -102,7 +105,7 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
         meter=meter,
         clock=clock,
         tracer=base.tracer,
-        watch=ToolWatch(SqlUpstreamTools(base.database), base.audit, meter, clock, settings.isolation.tenant),
+        watch=ToolWatch(tools, base.audit, meter, clock, settings.isolation.tenant),
     )
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine=engine, meter=meter, share=settings.tokens.token_drift_share)
@@ -129,6 +132,7 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
         ),
         connector=connector,
         upstreams=upstreams,
+        tool_desk=ToolDesk(tools, base.audit, clock, settings.isolation.tenant),
         token_counter=token_counter,
         token_drift=token_drift,
         results=results,

@@ -41,6 +41,7 @@ class Foundation:
     shared: SharedStore
     access: Access
     audit: SqlAuditLog
+    trail: SqlAuditTrail
     audit_upkeep: AuditUpkeep
     journal: Journal
     limits: Limits
@@ -51,7 +52,7 @@ def build_foundation(settings: Settings) -> Foundation:
     database = traced(open_database(settings.database.url()), tracer)
     replicas = Replicas(SqlLeases(database), process.holder(), process.has_ended)
     keys = audit_keys(settings.isolation)
-    audit = SqlAuditLog(database, keys, meter)
+    audit, trail = SqlAuditLog(database, keys, meter), SqlAuditTrail(database, keys)
     shared = shared_store(settings, database, clock, tracer)
     access = build_access(settings, database, audit, clock, meter)
     return Foundation(
@@ -64,9 +65,10 @@ def build_foundation(settings: Settings) -> Foundation:
         shared=shared,
         access=access,
         audit=audit,
+        trail=trail,
         audit_upkeep=AuditUpkeep(
             ends=audit,
-            trail=SqlAuditTrail(database, keys),
+            trail=trail,
             keys=keys,
             clock=clock,
             keep_for=settings.audit.keep_for(),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from cwm import __version__
 from cwm.adapters.telemetry.logging import set_level
+from cwm.services.audit.reading import ReadAudit
+from cwm.services.audit.verify import VerifyAudit
 from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
 from cwm.services.health.inspect import Inspect
@@ -15,6 +17,7 @@ from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
 from cwm.services.turns.search import Search
+from cwm.services.upstreams.offers import OffersOfUpstreams
 from cwm.services.windows.rename import Rename
 from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
@@ -127,11 +130,13 @@ def build_parts(settings: Settings) -> Parts:
         browse=engine_side.browse,
         inspect=inspect,
         shared_context=agent_side.context,
+        offers_of_upstreams=OffersOfUpstreams(agent_side.upstreams, agent_side.tool_desk),
         results=agent_side.results,
         delivery=agent_side.delivery,
         by_reference=agent_side.by_reference,
         query_result=agent_side.query_result,
         journal=base.journal,
+        read_audit=ReadAudit(base.trail, VerifyAudit(base.trail, base.audit.keys)),
     )
     base.meter.observe(
         Census(

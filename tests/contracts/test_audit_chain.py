@@ -349,7 +349,7 @@ async def test_the_doctor_sees_a_chain_whose_ends_no_gateway_signed(
 
 async def test_records_are_found_by_time_and_kind(audit_log: SqlAuditLog, trail: SqlAuditTrail) -> None:
     await filled(audit_log)
-    await audit_log.record(an_event("e1", subject="bob", outcome="CWM-2002", timestamp=NOW))
+    await audit_log.record(an_event("e1", subject="bob", outcome="CWM-2002", timestamp=NOW, session_id="s2"))
 
     async def seqs(wanted: AuditFilter) -> list[int]:
         in_order = [record.seq for record in await trail.page("acme", 0, 10, wanted)]
@@ -359,6 +359,9 @@ async def test_records_are_found_by_time_and_kind(audit_log: SqlAuditLog, trail:
     assert await seqs(AuditFilter(event="e1")) == [2, 6]
     assert await seqs(AuditFilter(subject="bob")) == [6]
     assert await seqs(AuditFilter(outcome="CWM-2002")) == [6]
+    assert await seqs(AuditFilter(session_id="s2")) == [6]
+    assert await seqs(AuditFilter(window_name="nobody's")) == []
+    assert await seqs(AuditFilter(before=3)) == [1, 2]
     day = timedelta(days=1)
     assert await seqs(AuditFilter(since=NOW + day, until=NOW + 3 * day)) == [2, 3]
     assert [record.seq for record in await trail.newest("acme", 2)] == [6, 5]

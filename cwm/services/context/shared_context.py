@@ -183,6 +183,10 @@ class SharedContext:
             "Other writers change this scope all the time: nothing was restored.", label=label, reason="busy"
         )
 
+    async def named_scopes(self, principal: Principal) -> Sequence[ContextScope]:
+        """The scopes of the tenant and its workspaces that were ever written. Those of single agents are theirs alone."""
+        return [scope for scope in await self.index.scopes(principal.tenant) if scope.is_named]
+
     async def stats(self, scope: ContextScope) -> ContextStats:
         """Figures of the scope, of its tenant and of this process."""
         view = await self.views.now(scope)

@@ -123,6 +123,13 @@ class Results:
             raise
         return result
 
+    async def of(self, principal: Principal) -> list[StoredResult]:
+        """The principal's own results that have not expired, the newest first."""
+        now = self.clock.now()
+        results = await self.records.of_owner(principal.tenant, principal.subject)
+        there = [result for result in results if result.expires_at > now]
+        return sorted(there, key=lambda result: (result.created_at, result.handle), reverse=True)
+
     async def find(self, principal: Principal, handle: str, *, noted: bool = True) -> StoredResult:
         """The result with this handle. CWM-2005 alike if it is unknown, expired, or another's and not shared.
 

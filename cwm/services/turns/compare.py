@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cwm.domain.errors import CwmError
 from cwm.domain.prefix import common_length, restorable_tokens
 from cwm.domain.principal import Principal
-from cwm.domain.turn import Message, TurnSource
+from cwm.domain.turn import Message, Turn, TurnSource
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix, fitting
@@ -21,7 +21,7 @@ class Difference:
 
     Going on from the second after the first, an engine reuses ``reused_tokens`` of it and computes
     ``computed_tokens``; a thaw of the second is predicted to take ``thaw_ms`` (None: nothing was measured yet, or
-    the engine does not answer).
+    the engine does not answer). The turns are None for a window from before turns were kept.
     """
 
     left_tokens: int
@@ -33,6 +33,8 @@ class Difference:
     reused_tokens: int
     computed_tokens: int
     thaw_ms: float | None
+    left_turn: Turn | None = None
+    right_turn: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Compare:
             reused_tokens=reused,
             computed_tokens=len(second.token_ids) - reused,
             thaw_ms=thaw_ms,
+            left_turn=first.turn,
+            right_turn=second.turn,
         )
 
     async def _cost(self, context: Context, common: int) -> tuple[int, float | None]:

@@ -70,11 +70,12 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The exact token ids of a context, its messages where they were recorded, and the session it is of."""
+    """The exact token ids of a context, its messages and its turn where they were recorded, and the session it is of."""
 
     session: Session
     token_ids: TokenIds
     messages: Sequence[Message]
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +157,15 @@ class History:
             window = await self._window(principal, of.window_name)
             session = await self.registry.session(principal.tenant, window.session_id, any_state=True)
             snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
-            turn = window.turn_id and await self.registry.turn(principal.tenant, window.turn_id)
+            turn = await self.registry.turn(principal.tenant, window.turn_id) if window.turn_id else None
             messages = await self.registry.turn_messages(turn) if turn else []
             if session is not None:
-                return Context(session, snapshot.token_ids, messages)
+                return Context(session, snapshot.token_ids, messages, turn)
         transcript = await self.show(principal, of, tokens=True)
         session = await self.registry.session(principal.tenant, transcript.turn.session_id, any_state=True)
         if session is None:
             raise TurnNotFoundError(_missing(of), turn=transcript.turn.id)
-        return Context(session, transcript.token_ids or (), transcript.messages)
+        return Context(session, transcript.token_ids or (), transcript.messages, transcript.turn)
 
     async def _differing(self, tenant: str, session_id: str, turns: Sequence[Turn]) -> _Contents:
         """The messages, by digest, at which requests left what was recorded."""

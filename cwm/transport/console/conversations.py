@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from typing import Final
 
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.habits import switch_against
 from cwm.domain.names import SESSION_ID_PATTERN
 from cwm.domain.session import Session, SessionQuery, SessionState
-from cwm.domain.turn import TurnSource
+from cwm.domain.turn import Turn, TurnSource
 from cwm.domain.visibility import visibility_of
+from cwm.services.turns.history import TurnLog
 from cwm.transport.console import tree
 from cwm.transport.console.pages import Page
 from cwm.transport.console.views import Asked
@@ -70,13 +72,13 @@ async def conversation(asked: Asked) -> Page:
     services, principal, session_id = asked.services, asked.principal, asked.part("session_id")
     before = asked.number("before")
     session = (await services.browse.session(principal, session_id)).session
-    log = await services.history.log(principal, TurnSource(session_id=session_id), _TURNS, before, asked=True)
+    log, above = await _page(asked, session_id, before)
     labels: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for window in await services.browse.windows_of(principal, session_id):
         labels[window.turn_id or ""].append(("window", window.name))
     for tag in log.tags:
         labels[tag.turn_id].append(("tag", tag.name))
-    laid = tree.rows(log.turns)
+    laid = tree.rows(log.turns, above)
     switches = {
         turn.id: switch_against(log.habits[turn.id], turn.client)
         for turn in log.turns
@@ -97,3 +99,15 @@ async def conversation(asked: Asked) -> Page:
             "next_before": log.turns[-1].number if log.has_more else None,
         },
     )
+
+
+async def _page(asked: Asked, session_id: str, before: int | None) -> tuple[TurnLog, list[Turn]]:
+    """The turns before a number, and as many of those above them, from which lines lead down to them."""
+    history, source = asked.services.history, TurnSource(session_id=session_id)
+    if before is None:
+        return await history.log(asked.principal, source, _TURNS, asked=True), []
+    log = await history.log(asked.principal, source, 2 * _TURNS, before + _TURNS, asked=True)
+    above = [turn for turn in log.turns if turn.number >= before]
+    turns = log.turns[len(above) :]
+    has_more = log.has_more or len(turns) > _TURNS
+    return replace(log, turns=turns[:_TURNS], has_more=has_more), above

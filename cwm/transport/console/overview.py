@@ -9,7 +9,7 @@ from typing import Final
 from cwm.domain.session import LIVE, SessionQuery, SessionState
 from cwm.domain.window import Durability, Window, WindowQuery
 from cwm.services.engines.survey import EngineState
-from cwm.services.health.inspect import Health, Status
+from cwm.services.health.inspect import UPSTREAM, Health, Status
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.views import Asked
 from cwm.transport.console.wording import component
@@ -61,7 +61,12 @@ async def overview(asked: Asked) -> Page:
 
 def _matters(health: Health, windows: list[Window], engines: list[EngineState]) -> list[Matter]:
     unwell = [each for each in health.components if each.status is not Status.HEALTHY]
-    matters = [Matter(component(each.name), each.message) for each in unwell]
+    matters = [
+        Matter(
+            component(each.name), each.message, link("upstreams") if each.name.startswith(UPSTREAM) else None
+        )
+        for each in unwell
+    ]
     matters += [
         Matter(f"Engine {each.name}", "It is being drained: it gets no new conversations.", link("engines"))
         for each in engines

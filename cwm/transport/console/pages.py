@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -38,14 +38,35 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Download:
+    """A file that a view answers instead of a page. ``text`` makes its contents; ``name`` has letters, digits and ``._-`` only."""
+
+    name: str
+    media_type: str
+    text: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
 class Asset:
     content: bytes
     media_type: str
 
 
-def rendered(page: Page) -> Response:
+def rendered(page: Page | Download) -> Response:
+    if isinstance(page, Download):
+        return _download(page)
     text = _templates().get_template(page.template).render(**page.values, now=datetime.now(UTC))
     return HTMLResponse(text, page.status, {"content-security-policy": POLICY})
+
+
+def _download(file: Download) -> Response:
+    headers = {
+        "content-disposition": f'attachment; filename="{file.name}"',
+        "content-security-policy": POLICY,
+    }
+    # What is no Unicode text, half of a pair of surrogates, is written as its escape, which JSON understands.
+    content = file.text().encode("utf-8", "backslashreplace")
+    return Response(content, media_type=file.media_type, headers=headers)
 
 
 def asset(name: str) -> Response | None:

@@ -14,11 +14,16 @@ from structlog.contextvars import get_contextvars
 
 from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
 from cwm.services.catalogue import Services
+from cwm.transport.console.audit import audit
+from cwm.transport.console.compare import compare
 from cwm.transport.console.conversations import conversation, conversations
 from cwm.transport.console.engines import engines
+from cwm.transport.console.export import export_conversation, export_turn, export_window
+from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, Page, asset, rendered
 from cwm.transport.console.turn import turn
+from cwm.transport.console.upstreams import upstreams
 from cwm.transport.console.views import Asked, View
 from cwm.transport.console.windows import window, windows
 from cwm.transport.http.errors import STATUS
@@ -28,10 +33,19 @@ _VIEWS: Final[dict[str, View]] = {
     "": overview,
     "/conversations": conversations,
     "/conversations/{session_id}": conversation,
+    "/conversations/{session_id}/export": export_conversation,
     "/turns/{turn}": turn,
+    "/turns/{turn}/export": export_turn,
+    "/compare": compare,
     "/windows": windows,
     "/windows/{window_name}": window,
+    "/windows/{window_name}/export": export_window,
     "/engines": engines,
+    "/upstreams": upstreams,
+    "/context": scopes,
+    "/context/{scope}": scope,
+    "/results": results,
+    "/audit": audit,
 }
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",

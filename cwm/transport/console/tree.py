@@ -42,12 +42,15 @@ class _Strand:
     kind: str
 
 
-def rows(turns: Sequence[Turn]) -> list[Row]:
-    """``turns`` of one page, the newest first. A line to a turn that is not among them goes down to the end."""
+def rows(turns: Sequence[Turn], above: Sequence[Turn] = ()) -> list[Row]:
+    """``turns`` of one page, the newest first. A line to a turn that is not among them goes down to the end.
+
+    ``above``: the turns right before them, of the page before, from which lines come in at the top.
+    """
     lanes: list[_Strand | None] = []
     laid: list[Row] = []
     drawn: set[str] = set()
-    for turn in turns:
+    for turn in (*above, *turns):
         arriving = [at for at, strand in enumerate(lanes) if strand and strand.turn_id == turn.id]
         lane = arriving[0] if arriving else _free(lanes, 0 if turn.main else 1)
         row = Row(turn, _shown(lane))
@@ -63,7 +66,7 @@ def rows(turns: Sequence[Turn]) -> list[Row]:
             lanes[place] = end
             row.out.append(Line(_shown(place), end.kind))
         laid.append(row)
-    return laid
+    return laid[len(above) :]
 
 
 def width(laid: Sequence[Row]) -> int:

@@ -19,10 +19,7 @@ _AROUND: Final = 100
 
 
 async def turn(asked: Asked) -> Page:
-    turn_id = asked.part("turn")
-    if not re.fullmatch(TURN_PATTERN[1:-1], turn_id):
-        raise TurnNotFoundError(f"There is no recorded turn '{turn_id[:64]}'.")
-    shown = await asked.services.history.show(asked.principal, TurnSource(turn_id=turn_id))
+    shown = await asked.services.history.show(asked.principal, source_of(asked.part("turn")))
     log = await asked.services.history.log(
         asked.principal,
         TurnSource(session_id=shown.turn.session_id),
@@ -45,6 +42,13 @@ async def turn(asked: Asked) -> Page:
             "words": log.words.get(shown.turn.id),
         },
     )
+
+
+def source_of(turn_id: str) -> TurnSource:
+    """The turn with this id, or ``tag:NAME``. CWM-2007 for what can be neither."""
+    if not re.fullmatch(TURN_PATTERN[1:-1], turn_id):
+        raise TurnNotFoundError(f"There is no recorded turn '{turn_id[:64]}'.")
+    return TurnSource(turn_id=turn_id)
 
 
 def messages_of(asked: Asked, shown: Transcript) -> dict[str, object]:

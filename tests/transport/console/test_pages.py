@@ -120,6 +120,28 @@ async def test_a_long_conversation_comes_page_by_page(console: Console) -> None:
     assert older.links["Newest"] == "/console/conversations/long"
 
 
+async def test_lines_come_in_at_the_top_from_the_page_before(console: Console) -> None:
+    scene = await opened(console.parts.base.registry, "long")
+    first = parent = await scene.turn(user("q1"), assistant("a"), tokens=3, answer=2)
+    for number in range(2, 56):
+        parent = await scene.turn(user(f"q{number}"), assistant("a"), parent=parent, tokens=3, answer=2)
+    await scene.turn(user("again"), assistant("b"), parent=first, tokens=3, answer=2, main=False)
+    page = await console.page("/conversations/long?before=7")
+    lines = [
+        tuple(each.attributes[name] for name in ("class", "x1", "y1", "y2")) for each in page.all("line")
+    ]
+    assert page.all("li", class_="turn")[0].attributes["id"] == "turn-6"
+    assert lines[:3] == [
+        ("side", "28", "0", "100%"),
+        ("trunk", "12", "0", "24"),
+        ("trunk", "12", "24", "100%"),
+    ]
+    # The turn of the side line is more than a page away from this one.
+    further = await console.page("/conversations/long?before=5")
+    assert {each.attributes["class"] for each in further.all("line")} == {"trunk"}
+    assert len(further.all("li", class_="turn")) == 4
+
+
 async def test_a_turn_shows_what_was_said_and_how_to_go_on(console: Console) -> None:
     day = await a_working_day(console.parts.base.registry)
     turn = day["second"]

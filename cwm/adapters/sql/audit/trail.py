@@ -130,10 +130,14 @@ def _selection(tenant: str, wanted: AuditFilter) -> Select[Any]:
         conditions.append(_log.timestamp >= wanted.since)
     if wanted.until is not None:
         conditions.append(_log.timestamp < wanted.until)
+    if wanted.before is not None:
+        conditions.append(_log.seq < wanted.before)
     for column, value in (
         (_log.event, wanted.event),
         (_log.subject, wanted.subject),
         (_log.outcome, wanted.outcome),
+        (_log.session_id, wanted.session_id),
+        (_log.window_name, wanted.window_name),
     ):
         if value is not None:
             conditions.append(column == value)

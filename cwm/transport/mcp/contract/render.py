@@ -12,6 +12,7 @@ from cwm.domain.engine import Tier
 from cwm.domain.facts import Fact
 from cwm.domain.habits import switch_against
 from cwm.domain.session import Session
+from cwm.domain.transcripts import anthropic, warning
 from cwm.domain.turn import Turn, TurnTag
 from cwm.domain.visibility import visibility_of
 from cwm.domain.window import Window
@@ -41,7 +42,6 @@ from cwm.services.windows.freeze import Frozen
 from cwm.services.windows.receipt import Receipt
 from cwm.services.windows.thaw import Thawed
 from cwm.transport.mcp.contract import schemas
-from cwm.transport.mcp.contract.transcripts import anthropic
 
 # Ordered by distance from the engine, the nearest first.
 _MOST_FACTS: Final = 500
@@ -188,14 +188,8 @@ def turn_shown(transcript: Transcript, message_format: str = "openai") -> schema
         answer["system"], answer["messages"] = anthropic(answer["messages"])
     if transcript.token_ids is not None:
         answer["token_ids"] = list(transcript.token_ids)
-    unkept = sum(not message.content for message in transcript.messages)
-    if unkept:
-        answer["warning"] = (
-            f"{unkept} of {len(transcript.messages)} messages are not kept (keep.messages: none). include_tokens gives "
-            "the token ids of the context, from which its text can be rebuilt."
-        )
-    elif not transcript.messages:
-        answer["warning"] = "This context was recorded without messages; include_tokens gives its token ids."
+    if (missing := warning(transcript.messages)) is not None:
+        answer["warning"] = missing
     return answer
 
 

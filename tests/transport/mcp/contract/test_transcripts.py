@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cwm.domain.transcripts import anthropic
 from cwm.domain.turn import Message
 from cwm.services.turns.history import Transcript
 from cwm.transport.mcp.contract import render
-from cwm.transport.mcp.contract.transcripts import anthropic
 from tests.contracts.nouns import a_turn
 
 

@@ -1,10 +1,12 @@
-"""Transcripts in the format of Anthropic's Messages API. They are recorded in the format of OpenAI's chat API."""
+"""Transcripts as text and in the format of Anthropic's Messages API. They are recorded in the format of OpenAI's chat API."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from cwm.domain.turn import Message
 
 
 def anthropic(messages: Iterable[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
@@ -22,6 +24,43 @@ def anthropic(messages: Iterable[Mapping[str, Any]]) -> tuple[str, list[dict[str
         elif blocks:
             turns.append({"role": role, "content": blocks})
     return "\n\n".join(system), turns
+
+
+def plain(messages: Iterable[Mapping[str, Any]]) -> str:
+    """The messages to read: each with its role in brackets, and an empty line after it."""
+    return "".join(f"[{message.get('role', '')}]\n{text_of(message)}\n\n" for message in messages)
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """What a message says, its tool calls included."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(
+            str(part.get("text", json.dumps(part, ensure_ascii=False)))
+            for part in content
+            if isinstance(part, dict)
+        )
+    calls = [
+        f"{call['function'].get('name')}({call['function'].get('arguments')})"
+        for call in message.get("tool_calls") or []
+        if isinstance(call, dict) and isinstance(call.get("function"), dict)
+    ]
+    return "\n".join(filter(None, (content, *calls)))
+
+
+def warning(messages: Sequence[Message]) -> str | None:
+    """What is missing of a transcript; None if nothing is."""
+    unkept = sum(not message.content for message in messages)
+    if unkept:
+        return (
+            f"{unkept} of {len(messages)} messages are not kept (keep.messages: none). include_tokens gives "
+            "the token ids of the context, from which its text can be rebuilt."
+        )
+    return (
+        None
+        if messages
+        else "This context was recorded without messages; include_tokens gives its token ids."
+    )
 
 
 def _content(message: Mapping[str, Any]) -> list[dict[str, Any]]:
