@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from structlog.contextvars import get_contextvars
 
@@ -101,7 +102,11 @@ async def _static(request: Request) -> Response:
     return asset(request.path_params["file"]) or _refusal(_NOWHERE, 404)
 
 
-async def _nothing(_: Request) -> Response:
+async def _nothing(request: Request) -> Response:
+    page = request.path_params["rest"].strip("/")
+    if request.url.path.endswith("/"):
+        # Some browsers and people end an address with a slash.
+        return RedirectResponse(f"{PATH}/{quote(page)}" if page else PATH, 307)
     return _refusal(_NOWHERE, 404)
 
 

@@ -56,16 +56,23 @@ class Said:
 
 
 def read(messages: Sequence[Message], first: int, new_from: int) -> list[Said]:
-    """Messages from the ``first``-th of a context on. Together they have at most 60,000 characters; the newest go first."""
+    """Messages from the ``first``-th of a context on. Together they have at most 60,000 characters; the newest go first, and of each a little is shown."""
     room, said = _ON_A_PAGE, []
     tools = {call_id: name for message in messages for call_id, name in _called(message.content)}
     for index in range(first + len(messages) - 1, first - 1, -1):
         content = messages[index - first].content
-        pieces = []
+        pieces, own, without = [], max(room, _CUT_TO), 0
         for piece in _pieces(content, tools):
-            most = min(_SHOWN, max(room, _CUT_TO))
+            most = min(_SHOWN, own)
+            if most <= 0:
+                without += 1
+                continue
             pieces.append(Piece(piece.kind, piece.head, piece.text[:most], max(len(piece.text) - most, 0)))
-            room -= len(pieces[-1].text)
+            # A part without text takes room, too.
+            own -= len(pieces[-1].text) + 1
+        room = min(room, own)
+        if without:
+            pieces.append(Piece("part", f"{without:,} more parts are not shown", ""))
         role = str(content.get("role", ""))[:40]
         said.append(Said(index, role, pieces, index >= new_from, bool(content)))
     return said[::-1]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cwm.domain.errors import TurnNotFoundError
+from cwm.domain.errors import SessionNotFoundError, TurnNotFoundError
 from cwm.domain.habits import switch_against
 from cwm.domain.names import TURN_PATTERN
 from cwm.domain.turn import Turn, TurnSource, TurnState
-from cwm.services.turns.history import Transcript
+from cwm.services.turns.history import Transcript, TurnLog
 from cwm.transport.console import transcript
 from cwm.transport.console.pages import Page
 from cwm.transport.console.views import Asked
@@ -20,12 +20,7 @@ _AROUND: Final = 100
 
 async def turn(asked: Asked) -> Page:
     shown = await asked.services.history.show(asked.principal, source_of(asked.part("turn")))
-    log = await asked.services.history.log(
-        asked.principal,
-        TurnSource(session_id=shown.turn.session_id),
-        _AROUND,
-        shown.turn.number + _AROUND // 2,
-    )
+    log = await _log_around(asked, shown.turn)
     near = {each.id: each for each in log.turns if each.state is TurnState.ENDED}
     return Page(
         "turn.html",
@@ -42,6 +37,15 @@ async def turn(asked: Asked) -> Page:
             "words": log.words.get(shown.turn.id),
         },
     )
+
+
+async def _log_around(asked: Asked, turn: Turn) -> TurnLog:
+    """The turns around it; none if its session was deleted, and a window or a tag has kept it."""
+    source = TurnSource(session_id=turn.session_id)
+    try:
+        return await asked.services.history.log(asked.principal, source, _AROUND, turn.number + _AROUND // 2)
+    except SessionNotFoundError:
+        return TurnLog(turn.session_id, None, (), has_more=False, tags=(), words={})
 
 
 def source_of(turn_id: str) -> TurnSource:

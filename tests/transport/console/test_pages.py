@@ -179,6 +179,31 @@ async def test_many_messages_come_page_by_page_and_a_long_one_in_part(console: C
     assert "question 0" in earlier.text
 
 
+async def test_of_a_message_of_thousands_of_parts_some_are_shown_and_the_others_counted(
+    console: Console,
+) -> None:
+    scene = await opened(console.parts.base.registry, "parts")
+    parts = [{"type": "text", "text": f"{number} " + "x" * 700} for number in range(5_000)]
+    turn = await scene.turn({"role": "user", "content": parts}, assistant("Yes."))
+    page = await console.page(f"/turns/{turn.id}")
+    assert re.search(r"4,9\d\d more parts are not shown", page.text)
+    assert len(page.source) < 200_000
+
+
+async def test_a_turn_that_a_tag_keeps_is_shown_when_its_conversation_was_deleted(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    turn = await console.parts.base.registry.turn("default", "tag:green")
+    assert turn is not None
+    await console.parts.base.registry.remove_session("default", turn.session_id, turn.asked_at)
+    assert (await console.page(f"/turns/{turn.id}")).one("h1").text == "Turn 9"
+
+
+async def test_a_slash_at_the_end_leads_to_the_page(console: Console) -> None:
+    for path, page in (("/", ""), ("/conversations/", "/conversations")):
+        answer = await console.answer(path)
+        assert (answer.status_code, answer.headers["location"]) == (307, f"/console{page}")
+
+
 async def test_a_window_says_what_proves_it_where_it_is_from_and_what_it_holds(console: Console) -> None:
     day = await a_working_day(console.parts.base.registry)
     assert "2 windows" in (await console.page("/windows")).text
