@@ -58,6 +58,7 @@ CHANGED: dict[str, Any] = {
     "chunk_size": None,
     "hash_algorithm": "sha256_cbor",
     "world_size": 2,
+    "adapter": "/adapters/a",
     "tokenizer_digest": "02",
     "template_digest": "02",
 }
