@@ -222,6 +222,8 @@ def alike(answer: str, named: Mapping[str, str]) -> str:
     """``answer`` without the names that were asked for, and without what differs from one call to the next."""
     for value in sorted({*named.values()}, key=len, reverse=True):
         answer = answer.replace(value, "<asked>").replace(json.dumps(value)[1:-1], "<asked>")
+    # What was said a moment ago is said otherwise a moment later.
+    answer = re.sub(r"just now|\d+ (s|min|h) ago", "# ago", answer)
     return re.sub(r"[0-9a-f]{16,}|\d+", "#", answer)
 
 
