@@ -33,10 +33,10 @@ from tests.contracts.nouns import freeze
 from tests.transport.mcp.gateway import MODERN, HeaderIdentity, fastmcp_agent, serving
 from tests.transport.mcp.wire import wired
 
-A: Final = "zq7amber"
+A: Final = "zqamber"
 B: Final = "beryl"
 """Two tenants, or two users. Whatever is A's has A's name in it, so that it is known wherever it turns up."""
-NOBODY: Final = "zq7nobody"
+NOBODY: Final = "zqnobody"
 """In place of it, in names of things that there are not."""
 
 
@@ -218,9 +218,10 @@ def _content(client: Redis, key: bytes) -> Any:
     return client.smembers(key) if kind == b"set" else client.get(key)
 
 
-def alike(answer: str, named: Mapping[str, str]) -> str:
+def alike(answer: str, *named: Mapping[str, str]) -> str:
     """``answer`` without the names that were asked for, and without what differs from one call to the next."""
-    for value in sorted({*named.values()}, key=len, reverse=True):
+    values = {value for names in named for value in names.values()}
+    for value in sorted(values, key=len, reverse=True):
         answer = answer.replace(value, "<asked>").replace(json.dumps(value)[1:-1], "<asked>")
     # What was said a moment ago is said otherwise a moment later.
     answer = re.sub(r"just now|\d+ (s|min|h) ago", "# ago", answer)
