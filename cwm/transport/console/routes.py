@@ -16,14 +16,14 @@ from structlog.contextvars import get_contextvars
 from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
 from cwm.services.catalogue import Services
 from cwm.transport.console.audit import audit
-from cwm.transport.console.compare import compare
-from cwm.transport.console.conversations import conversation, conversations
 from cwm.transport.console.engines import engines
-from cwm.transport.console.export import export_conversation, export_turn, export_window
 from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, Page, asset, rendered
-from cwm.transport.console.turn import turn
+from cwm.transport.console.turns.compare import compare
+from cwm.transport.console.turns.conversations import conversation, conversations
+from cwm.transport.console.turns.export import export_conversation, export_turn, export_window
+from cwm.transport.console.turns.turn import turn
 from cwm.transport.console.upstreams import upstreams
 from cwm.transport.console.views import Asked, View
 from cwm.transport.console.windows import window, windows

@@ -12,7 +12,7 @@ from cwm.domain.turn import TurnSource
 from cwm.domain.visibility import visibility_of
 from cwm.domain.window import WindowQuery
 from cwm.transport.console.pages import Page
-from cwm.transport.console.turn import messages_of
+from cwm.transport.console.turns.turn import messages_of
 from cwm.transport.console.views import Asked
 
 _PAGE: Final = 25

@@ -10,8 +10,8 @@ from cwm.domain.habits import switch_against
 from cwm.domain.names import TURN_PATTERN
 from cwm.domain.turn import Turn, TurnSource, TurnState
 from cwm.services.turns.history import Transcript, TurnLog
-from cwm.transport.console import transcript
 from cwm.transport.console.pages import Page
+from cwm.transport.console.turns import transcript
 from cwm.transport.console.views import Asked
 
 _MESSAGES: Final = 40

@@ -8,10 +8,10 @@ from cwm.domain.divergence import words_around
 from cwm.domain.messages import plain_text
 from cwm.domain.turn import Message, Turn, TurnSource
 from cwm.services.turns.compare import Difference
-from cwm.transport.console import transcript
 from cwm.transport.console.pages import Page, link
-from cwm.transport.console.transcript import Said
-from cwm.transport.console.turn import source_of
+from cwm.transport.console.turns import transcript
+from cwm.transport.console.turns.transcript import Said
+from cwm.transport.console.turns.turn import source_of
 from cwm.transport.console.views import Asked
 
 

@@ -14,8 +14,8 @@ from cwm.domain.session import Session, SessionQuery, SessionState
 from cwm.domain.turn import Turn, TurnSource
 from cwm.domain.visibility import visibility_of
 from cwm.services.turns.history import TurnLog
-from cwm.transport.console import tree
 from cwm.transport.console.pages import Page
+from cwm.transport.console.turns import tree
 from cwm.transport.console.views import Asked
 
 _PAGE: Final = 25

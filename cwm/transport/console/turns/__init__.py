@@ -1,0 +1,1 @@
+"""Conversations and their turns: lists, the tree, transcripts, comparisons, files."""
