@@ -6,8 +6,8 @@ import sys
 
 
 def main() -> None:
-    from cwm.cli.output import OutputError, check_streams
     from cwm.cli.root import app
+    from cwm.cli.terminal.output import OutputError, check_streams
 
     check_streams()
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
+from cwm.cli.terminal.console import FOUND_FAULTS, load_settings, run_to_end
 from cwm_bench.agents.parts import AgentsPart
 from cwm_bench.fleet.parts import FleetPart, FleetRun
 from cwm_bench.harness.schedule import in_order

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
+from cwm.cli.terminal.console import USAGE, Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
     from cwm.services.context.archive import Archived, ContextArchive

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, print_json, print_table, run_to_end
+from cwm.cli.terminal.console import (
+    FOUND_FAULTS,
+    Interrupts,
+    load_settings,
+    print_json,
+    print_table,
+    run_to_end,
+)
 
 if TYPE_CHECKING:
     from cwm.adapters.sql.database import Database

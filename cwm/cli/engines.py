@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, end_with_json, print_facts, print_json, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
-from cwm.cli.wording import comma_list, count, moment
+from cwm.cli.terminal.console import FOUND_FAULTS, end_with_json, print_facts, print_json, print_table
+from cwm.cli.terminal.wording import comma_list, count, moment
 
 app = typer.Typer(
     no_args_is_help=True,

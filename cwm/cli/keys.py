@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from cwm.cli.console import (
+from cwm.cli.terminal.console import (
     USAGE,
     Interrupts,
     JsonOption,
@@ -20,7 +20,7 @@ from cwm.cli.console import (
     print_table,
     run_to_end,
 )
-from cwm.cli.output import OutputError
+from cwm.cli.terminal.output import OutputError
 
 if TYPE_CHECKING:
     from cwm.domain.access import AccessScope

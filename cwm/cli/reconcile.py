@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, print_json, print_table
 from cwm.cli.gateway.client import (
     GatewayAwayError,
     JsonOption,
@@ -21,6 +20,7 @@ from cwm.cli.gateway.client import (
     other_answer,
     own_credential,
 )
+from cwm.cli.terminal.console import FOUND_FAULTS, print_json, print_table
 
 
 def reconcile(

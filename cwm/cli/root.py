@@ -9,18 +9,19 @@ from typing import Annotated, Final
 
 import typer
 
-from cwm.cli import context, engines, keys, person, registry, sessions, turns, upstreams, windows
+from cwm.cli import context, engines, keys, sessions, turns, upstreams, windows
 from cwm.cli.audit import command as audit
 from cwm.cli.connect.command import connect
-from cwm.cli.console import fail, lines_into_log
 from cwm.cli.demo.command import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.engine import command as engine
-from cwm.cli.migrate import migrate
 from cwm.cli.reconcile import reconcile
 from cwm.cli.room.command import room
 from cwm.cli.serve import serve
 from cwm.cli.stdio import stdio
+from cwm.cli.storage import person, registry
+from cwm.cli.storage.migrate import migrate
+from cwm.cli.terminal.console import fail, lines_into_log
 from cwm.cli.up import up
 from cwm_bench import command as bench
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm.cli.console import Interrupts, fail, lines_into_log, load_settings, run_to_end, tell
+from cwm.cli.terminal.console import Interrupts, fail, lines_into_log, load_settings, run_to_end, tell
 
 if TYPE_CHECKING:
     from cwm.settings import Settings

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import (
+from cwm.cli.gateway.client import JsonOption, UrlOption, call
+from cwm.cli.terminal.console import (
     USAGE,
     confirm_deletion,
     end_with_json,
@@ -15,9 +16,8 @@ from cwm.cli.console import (
     on_terminal,
     print_table,
 )
-from cwm.cli.gateway.client import JsonOption, UrlOption, call
+from cwm.cli.terminal.wording import count, moment
 from cwm.cli.windows import OnlyVisibility, Visibility, VisibilityOption, print_status
-from cwm.cli.wording import count, moment
 
 app = typer.Typer(
     no_args_is_help=True, help="List, open, show, continue, merge and delete sessions of a running gateway."

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import sys
 
-from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
 from cwm.cli.serve import log_as
+from cwm.cli.terminal.console import USAGE, Interrupts, fail, load_settings, run_to_end
 
 
 def stdio() -> None:

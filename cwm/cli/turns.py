@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import confirm_deletion, end_with_json, print_table
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
+from cwm.cli.terminal.console import confirm_deletion, end_with_json, print_table
+from cwm.cli.terminal.wording import comma_list, count, moment
 from cwm.cli.windows import VisibilityOption
-from cwm.cli.wording import comma_list, count, moment
 from cwm.domain.transcripts import plain, text_of
 
 app = typer.Typer(

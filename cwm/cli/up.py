@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cwm.cli.console import Interrupts, load_settings, run_to_end, tell
 from cwm.cli.serve import HostOption, PortOption, check, log_as, migrated, ready
+from cwm.cli.terminal.console import Interrupts, load_settings, run_to_end, tell
 
 if TYPE_CHECKING:
     from cwm.settings import Settings

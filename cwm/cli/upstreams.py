@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cwm.cli.console import (
+from cwm.cli.terminal.console import (
     Interrupts,
     JsonOption,
     end_with_json,

@@ -84,8 +84,8 @@ def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path) -> None:
 def test_what_an_encoding_has_not_is_escaped_and_json_stays_json(encoding: str) -> None:
     name = "é … 👍"
     said = (
-        "from cwm.cli.output import check_streams; check_streams()\n"
-        "from cwm.cli.console import print_json, tell\n"
+        "from cwm.cli.terminal.output import check_streams; check_streams()\n"
+        "from cwm.cli.terminal.console import print_json, tell\n"
         f"tell({name!a}); print_json({name!a})"
     )
     run = subprocess.run(

@@ -446,7 +446,7 @@ async def test_a_setting_that_needs_a_restart_is_named_and_left_as_it_is(config:
 
 
 async def test_what_a_flag_set_is_not_taken_for_a_change_of_the_file(config: Path) -> None:
-    from cwm.cli.console import overridden
+    from cwm.cli.terminal.console import overridden
 
     loaded = overridden(load({}, config), {"port": 9001, "log_level": "ERROR"})
     async with watching(config, loaded) as heard:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cwm.cli.audit.document import document_of, finding_of, signed_of, verdict_of
-from cwm.cli.console import (
+from cwm.cli.gateway.client import JsonOption
+from cwm.cli.terminal.console import (
     FOUND_FAULTS,
     USAGE,
     Interrupts,
@@ -25,7 +26,6 @@ from cwm.cli.console import (
     print_table,
     run_to_end,
 )
-from cwm.cli.gateway.client import JsonOption
 
 if TYPE_CHECKING:
     from cwm.domain.audit_chain import ChainKeys, Checkpoint

@@ -11,7 +11,8 @@ import typer
 
 from cwm.cli.connect import faces, files
 from cwm.cli.connect.clients import CLIENTS, Access, Client
-from cwm.cli.console import (
+from cwm.cli.gateway.client import UrlOption, base_url, own_credential
+from cwm.cli.terminal.console import (
     FOUND_FAULTS,
     USAGE,
     Interrupts,
@@ -21,7 +22,6 @@ from cwm.cli.console import (
     print_table,
     run_to_end,
 )
-from cwm.cli.gateway.client import UrlOption, base_url, own_credential
 
 
 def connect(

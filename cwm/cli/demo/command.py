@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, load_settings, print_json, run_to_end
 from cwm.cli.gateway.client import ToolRefusedError
 from cwm.cli.serve import log_as
+from cwm.cli.terminal.console import FOUND_FAULTS, Interrupts, fail, load_settings, print_json, run_to_end
 from cwm.cli.up import at_stack
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cwm.cli.console import expected_failures, load_settings
+from cwm.cli.terminal.console import expected_failures, load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Start vLLM and LMCache yourself, as CWM needs them.")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
 from cwm.cli.gateway.retries import RetryableError, repeated
+from cwm.cli.terminal.console import USAGE, Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
     import httpx2

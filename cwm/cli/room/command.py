@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cwm.cli.console import Interrupts, load_settings, run_to_end
+from cwm.cli.terminal.console import Interrupts, load_settings, run_to_end
 
 
 def room(

@@ -15,7 +15,7 @@ from cwm.ports.token_counter import TokenCounter
 from cwm.services.results.preview.fitting import Candidate, Fitted, fit
 from cwm.services.results.preview.json_preview import Schema, fit_json
 from cwm.services.results.preview.omitted import Omitted
-from cwm.services.results.preview.texts import Text
+from cwm.services.results.preview.text.texts import Text
 from cwm.services.results.preview.validity import Validity
 
 _NO_JSON: Final = object()

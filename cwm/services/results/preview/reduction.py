@@ -14,7 +14,7 @@ from cwm.services.results.preview.masks import NOTHING, Mask
 from cwm.services.results.preview.omitted import EACH, Omitted, Path
 from cwm.services.results.preview.ranks import rank
 from cwm.services.results.preview.shapes import Shape
-from cwm.services.results.preview.texts import Text
+from cwm.services.results.preview.text.texts import Text
 from cwm.services.results.preview.validity import ValuePath
 
 _KEPT_TEXTS: Final = 200

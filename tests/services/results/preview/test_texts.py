@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cwm.domain.preview import Unit
 from cwm.domain.tool_policy import PreviewKind
-from cwm.services.results.preview.sentences import sentences
-from cwm.services.results.preview.styles import Style, style_of
-from cwm.services.results.preview.texts import Text
+from cwm.services.results.preview.text.sentences import sentences
+from cwm.services.results.preview.text.styles import Style, style_of
+from cwm.services.results.preview.text.texts import Text
 from tests.services.results.preview.values import LETTERS, LONG_TEXT, is_shortening
 
 LOG = "".join(f"2026-11-21T10:00:{n % 60:02} INFO worker-{n % 4} took {n} ms\n" for n in range(4000))

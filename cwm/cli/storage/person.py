@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from cwm.cli.console import Interrupts, JsonOption, confirm_deletion, end_with_json, load_settings, run_to_end
-from cwm.cli.wording import count
+from cwm.cli.terminal.console import (
+    Interrupts,
+    JsonOption,
+    confirm_deletion,
+    end_with_json,
+    load_settings,
+    run_to_end,
+)
+from cwm.cli.terminal.wording import count
 
 if TYPE_CHECKING:
     from cwm.services.upkeep.person import Person

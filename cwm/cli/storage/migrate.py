@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cwm.cli.console import Interrupts, load_settings, run_to_end, tell
+from cwm.cli.terminal.console import Interrupts, load_settings, run_to_end, tell
 
 if TYPE_CHECKING:
     from cwm.settings import Settings

@@ -10,10 +10,18 @@ from typing import Final
 
 from cwm.domain.preview import Unit
 from cwm.domain.tool_policy import PreviewKind
-from cwm.services.results.preview.cuts import Shortened, Span, amount, counted, cut_after, cut_before, unit_of
-from cwm.services.results.preview.lines import Lines
-from cwm.services.results.preview.sentences import sentences
-from cwm.services.results.preview.styles import Style, style_of
+from cwm.services.results.preview.text.cuts import (
+    Shortened,
+    Span,
+    amount,
+    counted,
+    cut_after,
+    cut_before,
+    unit_of,
+)
+from cwm.services.results.preview.text.lines import Lines
+from cwm.services.results.preview.text.sentences import sentences
+from cwm.services.results.preview.text.styles import Style, style_of
 
 _LOOKED_AT: Final = 32_768
 _SEARCHED: Final = 1_000_000

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Final
 
 from cwm.domain.preview import Unit
-from cwm.services.results.preview.cuts import Shortened, Span, counted
-from cwm.services.results.preview.styles import Style
+from cwm.services.results.preview.text.cuts import Shortened, Span, counted
+from cwm.services.results.preview.text.styles import Style
 
 _SEARCHED: Final = 1_000_000
 _HITS: Final = 1_000

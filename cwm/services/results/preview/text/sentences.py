@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cwm.services.results.preview.cuts import Span
+from cwm.services.results.preview.text.cuts import Span
 
 _SAMPLE: Final = 2_000
 _BLOCK: Final = 2_048

@@ -6,8 +6,8 @@ from collections import Counter
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, USAGE, Interrupts, fail, load_settings, run_to_end
-from cwm.cli.wording import count
+from cwm.cli.terminal.console import FOUND_FAULTS, USAGE, Interrupts, fail, load_settings, run_to_end
+from cwm.cli.terminal.wording import count
 
 app = typer.Typer(
     no_args_is_help=True, help="Work on the registry's database (CWM_DATABASE_URL or CWM_DB_PATH)."

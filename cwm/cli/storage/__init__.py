@@ -1,0 +1,1 @@
+"""Commands that open the stores themselves, and need no running gateway."""

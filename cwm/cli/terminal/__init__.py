@@ -1,0 +1,1 @@
+"""What every command prints with: streams, flags, errors, and the wording of figures."""

@@ -1,0 +1,1 @@
+"""Shortens texts: to whole sentences, whole lines, or between words."""
