@@ -43,7 +43,7 @@ def front(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def write_adapter(folder: Path) -> None:
     """Random weights that are large enough to change every answer."""
-    chance = random.Random(7)  # noqa: S311 - weights, no secret
+    chance = random.Random(7)
     shapes: dict[str, list[int]] = {}
     for layer in range(_LAYERS):
         for module, (read, written) in _WIDTHS.items():
