@@ -354,8 +354,8 @@ async def test_a_move_while_valkey_is_full_is_refused_and_loses_nothing(
                 "window_freeze", session_id=session, window_name="beside_a_full_valkey", keep_session=True
             )
         finally:
-            await valkey.config_set("maxmemory", limits["maxmemory"])
-            await valkey.config_set("maxmemory-policy", limits["maxmemory-policy"])
+            await valkey.config_set("maxmemory", str(limits["maxmemory"]))
+            await valkey.config_set("maxmemory-policy", str(limits["maxmemory-policy"]))
     assert (refused.value.code, refused.value.context["blocks_found"]) == ("CWM-4001", 0)
     assert cached(answer) >= restorable_tokens(len(ids), 32)
     assert answer["token_ids"] == undisturbed
