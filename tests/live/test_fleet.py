@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from redis.asyncio import Redis
 
 from cwm.domain.prefix import restorable_tokens
 from tests.live.conftest import LiveGateway, served
@@ -329,6 +330,36 @@ def test_what_pins_and_deletes_waits_for_the_coordinator(without_coordinator: Wi
     )
     assert coordinator["status"] == "unhealthy"
     assert "Without it" in coordinator["message"]
+
+
+async def test_a_move_while_valkey_is_full_is_refused_and_loses_nothing(
+    fleet: LiveEngine, front: LiveGateway
+) -> None:
+    one, two = fleet.engines
+    session = "meets_a_full_valkey"
+    async with talk(front.url, front.model) as client, Redis.from_url(fleet.redis_url) as valkey:
+        await client.tool("session_create", session_id=session)
+        await client.tool("session_move", session_id=session, engine=one.name)
+        limits = await valkey.config_get("maxmemory*")
+        await valkey.config_set("maxmemory-policy", "noeviction")
+        await valkey.config_set("maxmemory", 1)
+        try:
+            _, ids = await client.fill(words(400), session)
+            prompt = [*ids, *words(20)]
+            undisturbed = await _directly(client, one.vllm_url, prompt)
+            with pytest.raises(RefusedError) as refused:
+                await client.tool("session_move", session_id=session, engine=two.name)
+            answer = await client.complete(prompt, session=session, max_tokens=_ANSWER_TOKENS)
+            frozen = await client.tool(
+                "window_freeze", session_id=session, window_name="beside_a_full_valkey", keep_session=True
+            )
+        finally:
+            await valkey.config_set("maxmemory", str(limits["maxmemory"]))
+            await valkey.config_set("maxmemory-policy", str(limits["maxmemory-policy"]))
+    assert (refused.value.code, refused.value.context["blocks_found"]) == ("CWM-4001", 0)
+    assert cached(answer) >= restorable_tokens(len(ids), 32)
+    assert answer["token_ids"] == undisturbed
+    assert frozen["durability"] == "durable"
 
 
 def test_a_stream_whose_engine_was_killed_goes_on_without_a_seam(outage: Outage) -> None:
