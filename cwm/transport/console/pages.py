@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cwm.transport.console import wording
 from cwm.transport.console.access.frame import frame
+from cwm.transport.console.actions.notices import NOTICES
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,15 +55,25 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
+class Redirect:
+    """What a form that did something answers: the address of the result's page."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Asset:
     content: bytes
     media_type: str
 
 
-def rendered(page: Page | Download, request: Request) -> Response:
+def rendered(page: Page | Download | Redirect, request: Request) -> Response:
+    if isinstance(page, Redirect):
+        return RedirectResponse(page.address, 303)
     if isinstance(page, Download):
         return _download(page)
-    values = {**frame(request), **page.values, "now": datetime.now(UTC)}
+    notice = NOTICES.get(request.query_params.get("notice", ""))
+    values = {**frame(request), "notice": notice, **page.values, "now": datetime.now(UTC)}
     text = _templates().get_template(page.template).render(values)
     return HTMLResponse(text, page.status, dict(HEADERS))
 

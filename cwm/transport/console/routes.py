@@ -16,6 +16,7 @@ from structlog.contextvars import get_contextvars
 from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
 from cwm.services.catalogue import Services
 from cwm.transport.console.access import form
+from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
 from cwm.transport.console.engines import engines
 from cwm.transport.console.kept import results, scope, scopes
@@ -53,6 +54,7 @@ _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
     ErrorKind.NOT_FOUND: "It may have been deleted or have expired, or it is somebody else's. The lists show what you may see.",
     ErrorKind.FORBIDDEN: "Ask whoever runs this gateway for the scope that it needs.",
+    ErrorKind.CONFLICT: "Nothing was done. Go back and look at what it is now.",
     ErrorKind.STORAGE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.UNAVAILABLE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.TIMEOUT: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
@@ -69,8 +71,13 @@ def routes(services: Services) -> list[Route]:
     pages = [
         Route(f"{PATH}{path}", _shown(services, view), name=view.__name__) for path, view in _VIEWS.items()
     ]
+    actions = [
+        Route(f"{PATH}{path}", _shown(services, action), methods=["GET", "POST"], name=f"console{path}")
+        for path, action in ACTIONS.items()
+    ]
     return [
         *pages,
+        *actions,
         Route(f"{PATH}/static/{{file}}", _static),
         Route(f"{PATH}/{{rest:path}}", _nothing),
     ]

@@ -39,7 +39,9 @@ async def _freezing(asked: Asked) -> Step:
         Field("name", "Name of the window", f"{of_part(session.id, 100)}-turn-{current.number}"),
         Field("description", "What it contains", most=MAX_DESCRIPTION_CHARS, required=False),
         Field("retention", "Its KV is", Retention.GUARANTEED.value, "choice", choices=_GUARANTEES),
-        Field("keep", "The conversation goes on; else it takes no more turns", "yes", "check", required=False),
+        Field(
+            "keep", "The conversation goes on; else it takes no more turns", "yes", "check", required=False
+        ),
     )
 
 
@@ -76,7 +78,9 @@ async def _moving(asked: Asked) -> Step:
     session = outlook.session
     title = f"Move {session.id}"
     if session.state not in LIVE:
-        return _step(title, outlook, [], blocked=f"It is {session.state}: only one that takes turns can move.")
+        return _step(
+            title, outlook, [], blocked=f"It is {session.state}: only one that takes turns can move."
+        )
     others = [
         each.name
         for each in await asked.services.survey()
@@ -144,7 +148,12 @@ def _step(
     session, current = outlook.session, outlook.current
     state = (session.id, session.created_at, session.state.value, session.revision, session.engine)
     return Step(
-        title, facts, (*state, current and current.id, *seen), link("conversations", session.id), fields, blocked
+        title,
+        facts,
+        (*state, current and current.id, *seen),
+        link("conversations", session.id),
+        fields,
+        blocked,
     )
 
 

@@ -30,7 +30,9 @@ async def _draining(asked: Asked) -> Step:
 
 
 async def _drain(asked: Asked, _: Form) -> str:
-    drained = await asked.services.drain(asked.principal, asked.part("engine"), timeout_seconds=_DRAIN_SECONDS)
+    drained = await asked.services.drain(
+        asked.principal, asked.part("engine"), timeout_seconds=_DRAIN_SECONDS
+    )
     return link("engines", notice="drained-partly" if drained.stayed else "drained")
 
 

@@ -12,12 +12,14 @@ from cwm.services.windows.outlook import TurnOutlook
 from cwm.transport.console.access.form import Form
 from cwm.transport.console.actions.two_steps import READ, TALK, WRITE, Action, Field, Step, given, of_part
 from cwm.transport.console.pages import link
-from cwm.transport.console.turns.turn import source_of
+from cwm.transport.console.turns.naming import source_of
 from cwm.transport.console.views import Asked
 from cwm.transport.console.wording import number
 
 _SECTION: Final = "Conversations"
-_TOOLS: Final = "Going back does not undo what tools did: files, databases and messages that were sent stay as they are."
+_TOOLS: Final = (
+    "Going back does not undo what tools did: files, databases and messages that were sent stay as they are."
+)
 
 
 async def _branching(asked: Asked) -> Step:
@@ -95,7 +97,9 @@ async def _untagging(asked: Asked) -> Step:
     title = f"Remove a tag of turn {outlook.turn.number}"
     if not names:
         return _step(title, outlook, [], blocked="This turn has no tag.")
-    facts = ["The turn stays as long as its conversation. Of a deleted conversation, turns that only this tag kept go with it."]
+    facts = [
+        "The turn stays as long as its conversation. Of a deleted conversation, turns that only this tag kept go with it."
+    ]
     choices = [(name, name) for name in names]
     return _step(title, outlook, facts, Field("tag", "Tag", names[0], "choice", choices=choices))
 
@@ -113,7 +117,9 @@ async def _reverting(asked: Asked) -> Step:
     outlook = await _outlook(asked, Right.USE)
     current, turn = outlook.current, outlook.turn
     if current is not None and current.id == turn.id:
-        return _step(f"Go back to turn {turn.number}", outlook, [], blocked="The conversation is here already.")
+        return _step(
+            f"Go back to turn {turn.number}", outlook, [], blocked="The conversation is here already."
+        )
     where = "" if current is None else f" It is at turn {current.number} now."
     return _step(
         f"Go back to turn {turn.number}",

@@ -173,5 +173,3 @@ def _values(fields: Sequence[Field], sent: Form | None) -> dict[str, Any]:
 
 def _plain(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-

@@ -31,7 +31,14 @@ async def _accepting(asked: Asked) -> Step:
         ],
         (name, *digests),
         link("upstreams"),
-        (Field("tool", "Accept", kind="boxes", choices=[(each.version.digest, _words(each)) for each in changed]),),
+        (
+            Field(
+                "tool",
+                "Accept",
+                kind="boxes",
+                choices=[(each.version.digest, _words(each)) for each in changed],
+            ),
+        ),
     )
 
 
