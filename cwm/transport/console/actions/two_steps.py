@@ -92,7 +92,7 @@ class Action:
         try:
             return Redirect(await self.perform(asked, sent))
         except CwmError as error:
-            await asked.services.journal.injection(asked.principal, asked.request.scope["route"].name, error)
+            await asked.services.journal.injection(asked.principal, f"console: {self.verb}", error)
             if error.kind not in _TO_CORRECT:
                 raise
             return self._page(asked, await self.prepare(asked), sent, STATUS[error.kind], error)

@@ -96,13 +96,15 @@ class Desk(Console):
 
 
 def proposed(page: Document) -> dict[str, str]:
-    """The fields of the form as they are."""
+    """The fields of the form as they are. It has at most one list to choose from."""
     fields = {}
     for each in page.all("input"):
         if each.attributes.get("type") != "checkbox" or "checked" in each.attributes:
             fields[each.attributes["name"]] = each.attributes.get("value", "")
     for each in page.all("select"):
-        fields[each.attributes["name"]] = page.all("option")[0].attributes["value"]
+        options = page.all("option")
+        chosen = next((option for option in options if "selected" in option.attributes), options[0])
+        fields[each.attributes["name"]] = chosen.attributes["value"]
     return fields
 
 
