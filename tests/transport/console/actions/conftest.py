@@ -67,6 +67,16 @@ class Desk(Console):
         assert answer.status_code == 303, answer.text
         return answer.headers["location"].removeprefix("/console")
 
+    async def token(self, **headers: str) -> str:
+        """What the forms of a caller carry, who owns a conversation for this."""
+        session_id = f"of-{headers.get('x-subject', 'local')}"
+        tenant, subject = headers.get("x-tenant", "default"), headers.get("x-subject", "local")
+        own = Principal(tenant, subject, EVERY)
+        if await self.parts.base.registry.session(tenant, session_id) is None:
+            await self.parts.services.open_session(own, session_id)
+        page = await self.form(f"/conversations/{session_id}/delete", **{**headers, "x-scopes": "admin"})
+        return proposed(page)["form_token"]
+
     async def events(self, event: str | None = None) -> list[tuple[str, str, str]]:
         """What the audit log has, the oldest first: event, outcome, subject."""
         page = await self.parts.services.read_audit(ADMIN, AuditFilter(event=event), 100)

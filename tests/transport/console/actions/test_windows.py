@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.transport.console.actions.conftest import ADMIN, Desk
+from tests.transport.console.actions.conftest import ADMIN, Desk, proposed
 from tests.transport.console.scenes import a_working_day
 
 
@@ -21,7 +21,7 @@ async def kept(desk: Desk) -> Desk:
 async def test_a_window_is_thawed_under_the_id_on_the_page(kept: Desk) -> None:
     page = await kept.form("/windows/kept/thaw")
     assert "The window stays as it is." in page.text
-    chosen = page.one("input", name="session_id").attributes["value"]
+    chosen = proposed(page)["session_id"]
     answer = await kept.send("/windows/kept/thaw", page)
     assert answer.headers["location"].startswith(f"/console/conversations/{chosen}?notice=thawed")
     session = await kept.session(chosen)
@@ -72,10 +72,10 @@ async def test_a_window_that_expires_is_kept_longer_once_for_each_page(kept: Des
     assert page.all("option")[-1].text == "for ever"
     answer = await kept.send("/windows/short/extend", page)
     assert answer.headers["location"] == "/console/windows/short?notice=extended"
-    assert (await kept.window("short")).expires_at - before == timedelta(days=1)
+    assert (await kept.window("short")).expires_at - before == timedelta(days=7)
     again = await kept.send("/windows/short/extend", page)
     assert (again.status_code, "This has changed since you looked at it" in again.text) == (409, True)
-    assert (await kept.window("short")).expires_at - before == timedelta(days=1)
+    assert (await kept.window("short")).expires_at - before == timedelta(days=7)
     assert await kept.done("/windows/short/extend", {"until": "never"}) == "/windows/short?notice=extended"
     assert (await kept.window("short")).expires_at is None
     assert [outcome for _, outcome, _ in await kept.events("window_extend")] == ["success", "success"]
