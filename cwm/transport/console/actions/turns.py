@@ -186,20 +186,14 @@ def _step(
     return Step(title, facts, state, link("turns", turn.id), fields, blocked)
 
 
-def _is_elsewhere(state: tuple[bool, bool]) -> bool:
-    return not state[0]
-
-
-def _has_tags(state: tuple[bool, bool]) -> bool:
-    return state[1]
-
-
 TURNS: Final = {
     "branch": Action("Branch", _SECTION, READ | TALK, _branching, _branch, Right.CONTENTS),
     "freeze": Action("Freeze", _SECTION, WRITE, _freezing, _freeze, Right.USE, takes_time=True),
     "tag": Action("Tag", _SECTION, TALK, _tagging, _tag, Right.USE),
-    "untag": Action("Remove a tag", _SECTION, TALK, _untagging, _untag, Right.USE, fits=_has_tags),
-    "revert": Action("Go back to it", _SECTION, TALK, _reverting, _revert, Right.USE, fits=_is_elsewhere),
+    "untag": Action("Remove a tag", _SECTION, TALK, _untagging, _untag, Right.USE, fits=lambda at: at[1]),
+    "revert": Action(
+        "Go back to it", _SECTION, TALK, _reverting, _revert, Right.USE, fits=lambda at: not at[0]
+    ),
     "delete": Action("Delete", _SECTION, TALK, _deleting, _delete, Right.USE, is_destructive=True),
 }
 """A turn is offered as whether its conversation is at it, and whether it has tags."""

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -44,7 +45,9 @@ class Said:
 class Desk(Console):
     """The console, with forms that are filled in as a browser does."""
 
-    async def form(self, path: str, status: int = 200, **headers: str) -> Document:
+    async def form(
+        self, path: str, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> Document:
         answer = await self.answer(path, **headers)
         assert answer.status_code == status, answer.text
         return sound(Document(answer.text))
@@ -63,7 +66,7 @@ class Desk(Console):
 
     async def done(self, path: str, given: Mapping[str, Any] | None = None, **headers: str) -> str:
         """Do it in two steps, and return where that leads."""
-        answer = await self.send(path, await self.form(path, **headers), given, **headers)
+        answer = await self.send(path, await self.form(path, headers=headers), given, **headers)
         assert answer.status_code == 303, answer.text
         return answer.headers["location"].removeprefix("/console")
 
@@ -74,7 +77,9 @@ class Desk(Console):
         own = Principal(tenant, subject, EVERY)
         if await self.parts.base.registry.session(tenant, session_id) is None:
             await self.parts.services.open_session(own, session_id)
-        page = await self.form(f"/conversations/{session_id}/delete", **{**headers, "x-scopes": "admin"})
+        page = await self.form(
+            f"/conversations/{session_id}/delete", headers={**headers, "x-scopes": "admin"}
+        )
         return proposed(page)["form_token"]
 
     async def events(self, event: str | None = None) -> list[tuple[str, str, str]]:

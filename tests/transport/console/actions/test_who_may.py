@@ -64,7 +64,7 @@ async def test_without_its_scope_an_action_is_neither_shown_nor_done(
 ) -> None:
     path = template.format_map(things)
     reader = {"x-scopes": "context:read"}
-    assert "CWM-9002" in (await desk.form(path, 403, **reader)).text
+    assert "CWM-9002" in (await desk.form(path, 403, headers=reader)).text
     fields = {"form_token": await desk.token(), "revision": "0"}
     answer = await desk.post(path, fields, origin=OWN, **reader)
     assert (answer.status_code, "CWM-9002" in answer.text) == (403, True)
@@ -72,7 +72,7 @@ async def test_without_its_scope_an_action_is_neither_shown_nor_done(
 
 async def test_links_are_for_who_may(desk: Desk, things: Mapping[str, str]) -> None:
     for page in ("/conversations/talk", f"/turns/{things['turn']}", "/windows/kept", "/engines"):
-        reader = await desk.form(page, **{"x-scopes": "windows:read"})
+        reader = await desk.form(page, headers={"x-scopes": "windows:read"})
         assert reader.all("ul", class_="actions") == []
         assert (await desk.form(page)).all("ul", class_="actions") != []
 
@@ -95,7 +95,7 @@ async def test_what_is_somebody_elses_is_answered_like_what_there_is_not(
     said = []
     for names in (things, nothing):
         path = template.format_map(names)
-        shown = await desk.form(path, 404, **stranger)
+        shown = await desk.form(path, 404, headers=stranger)
         answer = await desk.post(path, {"form_token": token, "revision": "0"}, origin=OWN, **stranger)
         assert answer.status_code == 404
         said.append(shown.text.replace(names[template.split("{")[1].partition("}")[0]], "NAME"))
@@ -136,7 +136,7 @@ async def test_a_form_without_this_gateways_token_does_nothing(
     page = await desk.form("/windows/kept/delete")
     answer = await desk.send("/windows/kept/delete", page, {"form_token": token})
     assert (answer.status_code, "CWM-9002" in answer.text) == (403, True)
-    theirs = await desk.form("/engines/a/drain", **{"x-subject": "bob"})
+    theirs = await desk.form("/engines/a/drain", headers={"x-subject": "bob"})
     answer = await desk.send("/windows/kept/delete", page, {"form_token": proposed(theirs)["form_token"]})
     assert answer.status_code == 403
     assert await desk.window("kept") is not None
