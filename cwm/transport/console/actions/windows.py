@@ -118,7 +118,7 @@ async def _deleting(asked: Asked) -> Step:
     facts = [
         f"This frees {number(outlook.blocks)} {'block' if outlook.blocks == 1 else 'blocks'}, {size(outlook.size_bytes)}, in every tier that has them."
         + (f" {number(shared)} others stay, since windows or conversations share them." if shared else ""),
-        f"The window cannot be thawed any more. Conversation {window.session_id} stays; if it is frozen and this is its last window, it becomes expired.",
+        f"The window cannot be thawed any more. Nothing of conversation {window.session_id} is deleted; if it is frozen and this is its last window, it becomes expired.",
     ]
     names = [*dependents.windows, *dependents.sessions]
     fields = []

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.transport.console.actions.conftest import ADMIN, Desk, proposed
-from tests.transport.console.scenes import a_working_day
+from tests.transport.console.scenes import assistant, opened, user
 
 
 @pytest.fixture
@@ -92,11 +92,21 @@ async def test_a_time_that_is_none_or_not_to_come_changes_nothing(kept: Desk, un
     assert await kept.window("short") == before
 
 
-async def test_a_deletion_says_what_it_frees_and_frees_it(desk: Desk) -> None:
-    await a_working_day(desk.parts.base.registry)
-    page = await desk.form("/windows/login-fixed/delete")
-    assert "This frees" in page.text
-    assert "Conversation fix-flaky-login-test stays" in page.text
+async def test_a_deletion_says_which_blocks_it_frees_and_which_are_shared(desk: Desk) -> None:
+    scene = await opened(desk.parts.base.registry, "talk")
+    first = await scene.turn(user("hey"), assistant("ho"))
+    second = await scene.turn(user("go on"), assistant("on"), parent=first)
+    await scene.window(first, "short", "aa01", "aa02")
+    await scene.window(second, "long", "aa01", "aa02", "aa03")
+    live = await desk.form("/windows/long/delete")
+    assert "This frees 0 blocks" in live.text
+    assert "3 others stay" in live.text
+    await desk.parts.services.end_session(ADMIN, "talk")
+    assert "This frees 0 blocks" in (await desk.form("/windows/short/delete")).text
+    page = await desk.form("/windows/long/delete")
+    assert "This frees 1 block, 2.8 MiB, in every tier that has them." in page.text
+    assert "2 others stay, since windows or conversations share them." in page.text
+    assert "Nothing of conversation talk is deleted" in page.text
 
 
 async def test_a_window_is_deleted_once(kept: Desk) -> None:
