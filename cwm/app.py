@@ -29,7 +29,7 @@ from cwm.transport.mcp.mcp_server import McpFace
 from cwm.transport.mcp.requests.agent import Agency
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.wiring.access import guard, refuse_open_socket
-from cwm.wiring.console import console_routes
+from cwm.wiring.console import add_gate, console_routes
 from cwm.wiring.front import add_front
 from cwm.wiring.lifetime import Drain, require_schema, running
 from cwm.wiring.memory import settle_memory
@@ -85,6 +85,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.router.routes.extend(upkeep_routes(parts.upkeep.reconcile))
     app.router.routes.extend(console_routes(settings, parts.services))
     app.router.routes.extend(openai_routes(parts.engine_side.pass_through, parts.base.access.identity))
+    add_gate(app, settings)
     guard(app, settings, parts.base.access)
     app.mount("/", mcp)
     add_front(app, settings, parts.base.audit, SystemClock())

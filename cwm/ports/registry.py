@@ -216,6 +216,9 @@ class Registry(TurnRecords, EngineRecords, Protocol):
     async def share_window(self, window: Window, circle: str, at: datetime) -> bool:
         """Put a window into another circle. False when it is gone or has been replaced."""
 
+    async def keep_window(self, window: Window, until: datetime | None, at: datetime) -> bool:
+        """Let a window be deleted at ``until``, or never. False when it is gone or has been replaced."""
+
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
         """The canary decoded after these tokens from the KV under this salt; clones share it. The digest of the tokens will do for the id."""
 

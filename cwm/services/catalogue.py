@@ -29,7 +29,9 @@ from cwm.services.upstreams.offers import OffersOfUpstreams
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
+from cwm.services.windows.extend import Extend
 from cwm.services.windows.freeze import Freeze
+from cwm.services.windows.outlook import Outlook
 from cwm.services.windows.rename import Rename
 from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
@@ -52,6 +54,8 @@ class Services:
     clone: Clone
     share: Share
     rename: Rename
+    extend: Extend
+    outlook: Outlook
     move: Move
     survey: Survey
     drain: Drain

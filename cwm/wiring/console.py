@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlette.applications import Starlette
 from starlette.routing import Route
 
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.local.secret import signing_secrets
 from cwm.services.catalogue import Services
 from cwm.settings import Settings
+from cwm.transport.console.access.form import FormTokens
+from cwm.transport.console.access.gate import Gate
 from cwm.transport.console.doorstep import route as doorstep
 from cwm.transport.console.pages import PATH
 from cwm.transport.console.routes import absent, routes
@@ -23,6 +28,11 @@ def console_routes(settings: Settings, services: Services) -> list[Route]:
     served = settings.serves_console()
     pages = routes(services) if served else absent(_SIGN_IN if settings.http.console else _OFF)
     return [doorstep(to_console=served), *pages]
+
+
+def add_gate(app: Starlette, settings: Settings) -> None:
+    """Add what stands before the pages, behind the layer that authenticates every other request."""
+    app.add_middleware(Gate, forms=FormTokens(signing_secrets(settings.isolation), SystemClock()))
 
 
 def without_credentials(settings: Settings) -> str | None:

@@ -18,6 +18,8 @@ from cwm.services.turns.compare import Compare
 from cwm.services.turns.history import History
 from cwm.services.turns.search import Search
 from cwm.services.upstreams.offers import OffersOfUpstreams
+from cwm.services.windows.extend import Extend
+from cwm.services.windows.outlook import Outlook
 from cwm.services.windows.rename import Rename
 from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
@@ -112,6 +114,8 @@ def build_parts(settings: Settings) -> Parts:
         history=history,
         branches=Branches(base.registry, base.journal, base.clock, settings.session_visibility()),
         rename=Rename(base.registry, base.journal, base.clock),
+        extend=Extend(base.registry, base.journal, base.clock),
+        outlook=Outlook(base.registry, engine_side.delete),
         compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
         compactions=Compactions(history),
         conversations=engine_side.conversations,

@@ -114,6 +114,7 @@ _CALLS: Final[dict[str, Call]] = {
     "unfreeze": lambda r, t, n: r.unfreeze(a_session(f"of-{n}", t), LATER),
     "share_session": lambda r, t, n: r.share_session(a_session(f"of-{n}", t), "owner:ann"),
     "share_window": lambda r, t, n: r.share_window(_of(t, n), "owner:ann", LATER),
+    "keep_window": lambda r, t, n: r.keep_window(_of(t, n), None, LATER),
     "sessions": lambda r, t, n: r.sessions(t, SessionQuery(limit=100)),
     "live_sessions_with_head": lambda r, t, n: r.live_sessions_with_head(t, "shared", IDS),
     "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),

@@ -550,6 +550,17 @@ async def test_a_renamed_window_is_the_same_window_by_another_name(registry: Reg
     assert not await registry.dependents("acme", "source")
 
 
+async def test_a_window_is_kept_longer_unless_it_was_replaced(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    window = await freeze(registry, "w1", "aa01", expires_at=LATER)
+    other = await freeze(registry, "w2", "aa02", expires_at=LATER)
+    assert await registry.keep_window(window, None, LATER)
+    assert await registry.window("acme", "w1") == replace(window, expires_at=None, updated_at=LATER)
+    assert not await registry.keep_window(replace(other, created_at=LATER), None, LATER)
+    assert not await registry.keep_window(replace(other, name="nobody"), None, LATER)
+    assert await registry.window("acme", "w2") == other
+
+
 async def test_a_window_is_not_renamed_to_a_name_that_is_taken_nor_once_it_was_replaced(
     registry: Registry,
 ) -> None:

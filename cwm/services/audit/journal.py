@@ -21,6 +21,7 @@ _CHANGED_URIS: Final[Mapping[str, tuple[str, ...]]] = {
     "window_freeze": (WINDOWS_URI, SESSIONS_URI),
     "window_clone": (WINDOWS_URI,),
     "window_rename": (WINDOWS_URI,),
+    "window_extend": (WINDOWS_URI,),
     "window_delete": (WINDOWS_URI, SESSIONS_URI),
     "window_thaw": (SESSIONS_URI,),
     "session_create": (SESSIONS_URI,),

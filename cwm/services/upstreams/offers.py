@@ -54,3 +54,8 @@ class OffersOfUpstreams:
             )
             for health in sorted(self.upstreams.health(), key=lambda each: each.name)
         ]
+
+    async def accept(self, principal: Principal, upstream: str, tools: Sequence[str]) -> list[SeenTool]:
+        """Accept what changed of these tools. CWM-9002 without the scope admin; CWM-1003, 4001."""
+        principal.require(frozenset({AccessScope.ADMIN}))
+        return await self.desk.accept(upstream, tools, principal.subject)

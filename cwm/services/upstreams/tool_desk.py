@@ -13,7 +13,7 @@ from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.upstream_tools import UpstreamTools
 
-_OPERATOR: Final = "operator"
+OPERATOR: Final = "operator"
 _MOST_NAMES: Final = 20
 
 
@@ -36,8 +36,8 @@ class ToolDesk:
             )
         return newest(seen)
 
-    async def accept(self, upstream: str, tools: Sequence[str]) -> list[SeenTool]:
-        """Accept what changed of these tools, or of all if none is named; returns it. CWM-1003 as for ``listed``; CWM-4001."""
+    async def accept(self, upstream: str, tools: Sequence[str], by: str = OPERATOR) -> list[SeenTool]:
+        """Accept what changed of these tools, or of all if none is named, in the name of ``by``; returns it. CWM-1003 as for ``listed``; CWM-4001."""
         names = {each.version.tool for each in await self.listed(upstream)}
         for tool in tools:
             if tool not in names:
@@ -53,8 +53,6 @@ class ToolDesk:
                 "count": len(names_accepted),
             }
             await self.audit.record(
-                AuditEvent(
-                    self.clock.now(), self.tenant, _OPERATOR, "upstream.accept", "success", details=details
-                )
+                AuditEvent(self.clock.now(), self.tenant, by, "upstream.accept", "success", details=details)
             )
         return accepted

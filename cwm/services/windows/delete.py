@@ -98,6 +98,11 @@ class Delete:
             session = await self.registry.session(window.tenant, window.session_id)
         return Deleted(window.name, len(unshared), freed_bytes, session, None if released else _LATER)
 
+    async def unshared(self, window: Window) -> list[Chunk]:
+        """Its chunks that nothing else refers to now."""
+        chunks = await self.registry.chunks(window.tenant, window.name)
+        return await self._unshared(window, chunks, await self._token_ids(window))
+
     async def debt(self, window: Window) -> Debt:
         """What the window has in the cache and no live session needs; what other windows refer to when it is paid stays."""
         chunks = await self.registry.chunks(window.tenant, window.name)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import quote
 
-from cwm.transport.console.pages import Page
+from cwm.transport.console.actions.engines import ENGINES
+from cwm.transport.console.actions.two_steps import links
+from cwm.transport.console.pages import Page, link
 from cwm.transport.console.views import Asked
 
 
@@ -12,4 +15,8 @@ async def engines(asked: Asked) -> Page:
     states, stats = await asyncio.gather(
         asked.services.survey(), asked.services.inspect.cache_stats(asked.principal)
     )
-    return Page("engines.html", {"engines": states, "stats": stats})
+    actions = {
+        each.name: links(ENGINES, asked.principal, link("engines", quote(each.name, safe="")), each)
+        for each in states
+    }
+    return Page("engines.html", {"engines": states, "actions": actions, "stats": stats})

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from starlette.responses import HTMLResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cwm.transport.console import wording
+from cwm.transport.console.access.frame import frame
+from cwm.transport.console.actions.notices import NOTICES
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -23,6 +26,11 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    # Without an address of its own page, a browser sends forms with the origin "null".
+    "referrer-policy": "same-origin",
+}
 _HERE: Final = Path(__file__).parent
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
@@ -47,16 +55,27 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
+class Redirect:
+    """What a form that did something answers: the address of the result's page."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Asset:
     content: bytes
     media_type: str
 
 
-def rendered(page: Page | Download) -> Response:
+def rendered(page: Page | Download | Redirect, request: Request) -> Response:
+    if isinstance(page, Redirect):
+        return RedirectResponse(page.address, 303)
     if isinstance(page, Download):
         return _download(page)
-    text = _templates().get_template(page.template).render(**page.values, now=datetime.now(UTC))
-    return HTMLResponse(text, page.status, {"content-security-policy": POLICY})
+    notice = NOTICES.get(request.query_params.get("notice", ""))
+    values = {**frame(request), "notice": notice, **page.values, "now": datetime.now(UTC)}
+    text = _templates().get_template(page.template).render(values)
+    return HTMLResponse(text, page.status, dict(HEADERS))
 
 
 def _download(file: Download) -> Response:

@@ -15,6 +15,8 @@ from structlog.contextvars import get_contextvars
 
 from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
 from cwm.services.catalogue import Services
+from cwm.transport.console.access import form
+from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
 from cwm.transport.console.engines import engines
 from cwm.transport.console.kept import results, scope, scopes
@@ -52,10 +54,12 @@ _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
     ErrorKind.NOT_FOUND: "It may have been deleted or have expired, or it is somebody else's. The lists show what you may see.",
     ErrorKind.FORBIDDEN: "Ask whoever runs this gateway for the scope that it needs.",
+    ErrorKind.CONFLICT: "Nothing was done. Go back and look at what it is now.",
     ErrorKind.STORAGE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.UNAVAILABLE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.TIMEOUT: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
 }
+_SEND_AGAIN: Final = "Go back, load that page again, and send the form once more."
 _REPORT: Final = "The gateway's log has more under this request's id."
 _NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
 
@@ -67,8 +71,13 @@ def routes(services: Services) -> list[Route]:
     pages = [
         Route(f"{PATH}{path}", _shown(services, view), name=view.__name__) for path, view in _VIEWS.items()
     ]
+    actions = [
+        Route(f"{PATH}{path}", _shown(services, action), methods=["GET", "POST"], name=f"console{path}")
+        for path, action in ACTIONS.items()
+    ]
     return [
         *pages,
+        *actions,
         Route(f"{PATH}/static/{{file}}", _static),
         Route(f"{PATH}/{{rest:path}}", _nothing),
     ]
@@ -88,18 +97,18 @@ def _shown(services: Services, view: View) -> Callable[[Request], Awaitable[Resp
         try:
             page = await view(Asked(services, request.scope[PRINCIPAL], request))
             # A page of fifty turns takes milliseconds, in which other requests are answered.
-            return await run_in_threadpool(rendered, page)
+            return await run_in_threadpool(rendered, page, request)
         except CwmError as error:
-            return _refusal(error, STATUS[error.kind])
+            return refusal(error, request)
         except Exception:  # noqa: BLE001 - logged; a person gets a page all the same
             _log.exception("a page of the console failed")
-            return _refusal(InternalError("The page could not be made."), 500)
+            return refusal(InternalError("The page could not be made."), request)
 
     return show
 
 
 async def _static(request: Request) -> Response:
-    return asset(request.path_params["file"]) or _refusal(_NOWHERE, 404)
+    return asset(request.path_params["file"]) or refusal(_NOWHERE, request, 404)
 
 
 async def _nothing(request: Request) -> Response:
@@ -107,14 +116,22 @@ async def _nothing(request: Request) -> Response:
     if request.url.path.endswith("/"):
         # Some browsers and people end an address with a slash.
         return RedirectResponse(f"{PATH}/{quote(page)}" if page else PATH, 307)
-    return _refusal(_NOWHERE, 404)
+    return refusal(_NOWHERE, request, 404)
 
 
-def _refusal(error: CwmError, status: int) -> Response:
+def refusal(error: CwmError, request: Request, status: int | None = None) -> Response:
+    """The page of an error. ``status`` overrides the one of its kind."""
+    status = status or STATUS[error.kind]
     values = {
         "error": error,
         "status": status,
-        "next_step": _NEXT_STEPS.get(error.kind, _REPORT),
+        "next_step": _next_step(error),
         "request_id": get_contextvars().get("request_id", ""),
     }
-    return rendered(Page("error.html", values, status))
+    return rendered(Page("error.html", values, status), request)
+
+
+def _next_step(error: CwmError) -> str:
+    if error.context.get("reason") == form.REASON:
+        return _SEND_AGAIN
+    return _NEXT_STEPS.get(error.kind, _REPORT)

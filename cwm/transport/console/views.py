@@ -11,7 +11,7 @@ from starlette.requests import Request
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.services.catalogue import Services
-from cwm.transport.console.pages import Download, Page
+from cwm.transport.console.pages import Download, Page, Redirect
 
 _LONGEST = 1024
 
@@ -42,4 +42,4 @@ class Asked:
         return int(text)
 
 
-View: TypeAlias = Callable[[Asked], Awaitable[Page | Download]]
+View: TypeAlias = Callable[[Asked], Awaitable[Page | Download | Redirect]]

@@ -11,7 +11,9 @@ from cwm.domain.errors import CwmError
 from cwm.domain.turn import TurnSource
 from cwm.domain.visibility import visibility_of
 from cwm.domain.window import WindowQuery
-from cwm.transport.console.pages import Page
+from cwm.transport.console.actions.two_steps import links
+from cwm.transport.console.actions.windows import WINDOWS
+from cwm.transport.console.pages import Page, link
 from cwm.transport.console.turns.turn import messages_of
 from cwm.transport.console.views import Asked
 
@@ -38,6 +40,7 @@ async def window(asked: Asked) -> Page:
         "window.html",
         {
             "window": status.window,
+            "actions": links(WINDOWS, principal, link("windows", name), status.window, status.window.circle),
             "is_known": is_known,
             "visibility": visibility_of(status.window.circle),
             "tiers": [(tier.value, by_tier[tier]) for tier in _TIERS if by_tier[tier]],

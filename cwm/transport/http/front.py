@@ -92,7 +92,7 @@ class Front:
         origins = [value for name, value in scope["headers"] if name == b"origin"]
         if hosts and (len(hosts) > 1 or not self._is_ours(_name_of(hosts[0]), scope)):
             await self._refuse(Refusal.HOST, hosts, scope, send)
-        elif not origins or (len(origins) == 1 and hosts and _is_own(origins[0], hosts[0])):
+        elif not origins or (len(origins) == 1 and hosts and is_own(origins[0], hosts[0])):
             await self._app(scope, receive, send)
         elif len(origins) == 1 and origin_of(origins[0].decode("latin-1").lower()) in self._origins:
             await self._crossing(scope, receive, send)
@@ -158,7 +158,7 @@ def _name_of(host: bytes) -> str:
     return "" if match is None else match["name"] or match["v6"]
 
 
-def _is_own(origin: bytes, host: bytes) -> bool:
+def is_own(origin: bytes, host: bytes) -> bool:
     """Whether the page came from this gateway. Its scheme may differ, because a proxy in front may terminate TLS."""
     page = origin_of(origin.decode("latin-1").lower())
     if page is None:

@@ -12,3 +12,12 @@ AGENT_SESSION: Final = "cwm.agent_session"
 
 STRANGER: Final = "cwm.stranger"
 """Present on a request that is served without authentication, with less information in its response."""
+
+SIGN_IN: Final = "cwm.console.sign_in"
+"""The text id of the sign-in to the console; absent where nobody signed in, as without authentication."""
+
+LOOK_ONLY: Final = "cwm.console.look_only"
+"""Present on requests of a sign-in to the console that only looks."""
+
+FORMS: Final = "cwm.console.forms"
+"""What makes and checks the tokens of the console's forms: ``FormTokens``; there below ``/console``."""

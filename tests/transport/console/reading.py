@@ -118,7 +118,7 @@ def sound(document: Document) -> Document:
             assert element.text.strip(), element
         if element.name == "time":
             assert element.attributes["datetime"].endswith("Z")
-        if element.name == "input":
+        if element.name in {"input", "select"} and element.attributes.get("type") != "hidden":
             assert document.all("label", for_=element.attributes["id"])
     assert document.one("html").attributes["lang"] == "en"
     assert document.one("a", class_="skip").attributes["href"] == "#content"

@@ -162,6 +162,17 @@ class WindowRecords:
         window_terms.count(connection, after, 1)
         return True
 
+    @writing
+    def keep_window(
+        self, connection: Connection, window: Window, until: datetime | None, at: datetime
+    ) -> bool:
+        row = window_row(connection, window.tenant, window.name, lock=True)
+        if row is None or row.created_at != window.created_at or not same_content(row, window):
+            return False
+        this = is_window(window.tenant, window.name)
+        connection.execute(update(windows).where(this).values(expires_at=until, updated_at=at))
+        return True
+
     @glancing
     def window(self, connection: Connection, tenant: str, name: str) -> Window | None:
         row = window_row(connection, tenant, name)

@@ -10,8 +10,8 @@ from cwm.domain.turn import Message, Turn, TurnSource
 from cwm.services.turns.compare import Difference
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.turns import transcript
+from cwm.transport.console.turns.naming import source_of
 from cwm.transport.console.turns.transcript import Said
-from cwm.transport.console.turns.turn import source_of
 from cwm.transport.console.views import Asked
 
 

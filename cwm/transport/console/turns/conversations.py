@@ -14,7 +14,9 @@ from cwm.domain.session import Session, SessionQuery, SessionState
 from cwm.domain.turn import Turn, TurnSource
 from cwm.domain.visibility import visibility_of
 from cwm.services.turns.history import TurnLog
-from cwm.transport.console.pages import Page
+from cwm.transport.console.actions.conversations import CONVERSATIONS
+from cwm.transport.console.actions.two_steps import links
+from cwm.transport.console.pages import Page, link
 from cwm.transport.console.turns import tree
 from cwm.transport.console.views import Asked
 
@@ -88,6 +90,9 @@ async def conversation(asked: Asked) -> Page:
         "conversation.html",
         {
             "session": session,
+            "actions": links(
+                CONVERSATIONS, principal, link("conversations", session_id), session, session.circle
+            ),
             "visibility": visibility_of(session.circle),
             "log": log,
             "rows": laid,

@@ -11,7 +11,7 @@ from cwm.domain.transcripts import anthropic, plain, warning
 from cwm.domain.turn import TurnSource
 from cwm.services.turns.history import Transcript
 from cwm.transport.console.pages import Download
-from cwm.transport.console.turns.turn import source_of
+from cwm.transport.console.turns.naming import source_of
 from cwm.transport.console.views import Asked
 
 _FORMATS: Final = ("text", "openai", "anthropic")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from cwm.domain.errors import SessionNotFoundError, TurnNotFoundError
+from cwm.domain.errors import SessionNotFoundError
 from cwm.domain.habits import switch_against
-from cwm.domain.names import TURN_PATTERN
 from cwm.domain.turn import Turn, TurnSource, TurnState
+from cwm.domain.visibility import Right
 from cwm.services.turns.history import Transcript, TurnLog
-from cwm.transport.console.pages import Page
+from cwm.transport.console.actions.turns import TURNS
+from cwm.transport.console.actions.two_steps import links
+from cwm.transport.console.pages import Page, link
 from cwm.transport.console.turns import transcript
+from cwm.transport.console.turns.naming import source_of
 from cwm.transport.console.views import Asked
 
 _MESSAGES: Final = 40
@@ -21,6 +23,8 @@ _AROUND: Final = 100
 async def turn(asked: Asked) -> Page:
     shown = await asked.services.history.show(asked.principal, source_of(asked.part("turn")))
     log = await _log_around(asked, shown.turn)
+    outlook = await asked.services.outlook.turn(asked.principal, shown.turn.id, Right.RECORD)
+    is_current = shown.turn.id == log.current_turn
     near = {each.id: each for each in log.turns if each.state is TurnState.ENDED}
     return Page(
         "turn.html",
@@ -32,7 +36,14 @@ async def turn(asked: Asked) -> Page:
             ),
             "previous": _next_to(shown.turn, list(near.values()), newer=False),
             "following": _next_to(shown.turn, list(near.values()), newer=True),
-            "is_current": shown.turn.id == log.current_turn,
+            "is_current": is_current,
+            "actions": links(
+                TURNS,
+                asked.principal,
+                link("turns", shown.turn.id),
+                (is_current, bool(outlook.tags)),
+                outlook.session.circle,
+            ),
             "tags": [tag.name for tag in log.tags if tag.turn_id == shown.turn.id],
             "words": log.words.get(shown.turn.id),
         },
@@ -46,13 +57,6 @@ async def _log_around(asked: Asked, turn: Turn) -> TurnLog:
         return await asked.services.history.log(asked.principal, source, _AROUND, turn.number + _AROUND // 2)
     except SessionNotFoundError:
         return TurnLog(turn.session_id, None, (), has_more=False, tags=(), words={})
-
-
-def source_of(turn_id: str) -> TurnSource:
-    """The turn with this id, or ``tag:NAME``. CWM-2007 for what can be neither."""
-    if not re.fullmatch(TURN_PATTERN[1:-1], turn_id):
-        raise TurnNotFoundError(f"There is no recorded turn '{turn_id[:64]}'.")
-    return TurnSource(turn_id=turn_id)
 
 
 def messages_of(asked: Asked, shown: Transcript) -> dict[str, object]:
