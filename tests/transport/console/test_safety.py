@@ -102,7 +102,7 @@ async def test_pages_of_other_sites_and_other_host_names_are_kept_out(console: C
     assert (await console.answer(host="evil.example")).status_code == 421
     answer = await console.answer()
     assert answer.headers["x-frame-options"] == "DENY"
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["referrer-policy"] == "same-origin"
 
 
 async def test_nothing_is_changed_by_another_method(console: Console) -> None:

@@ -48,7 +48,7 @@ class FormTokens:
         good = [
             self._of(secret, whose, each).encode() for secret in self.secrets for each in (hour, hour - 1)
         ]
-        return any([hmac.compare_digest(given, each) for each in good])
+        return any(hmac.compare_digest(given, each) for each in good)
 
     def _hour(self) -> int:
         return int(self.clock.now().timestamp()) // _SECONDS
