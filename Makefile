@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/.installed: requirements.lock pyproject.toml
 	@echo "Installing CWM into .venv (about half a minute) ..."
@@ -44,7 +44,7 @@ check: .venv/.installed-dev ## Lint, types, import contracts, the fast tests and
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -m "not live and not slow" -n 2 --dist loadfile --hypothesis-profile quick
+	$(BIN)/pytest -m "not live and not slow and not browser" -n 2 --dist loadfile --hypothesis-profile quick
 	@$(MAKE) --no-print-directory audit
 
 # A test that hangs where pytest-timeout does not look (a fixture) shows where, and fails; two minutes beyond the longest limit.
@@ -54,11 +54,16 @@ HANGS_AFTER = -o faulthandler_exit_on_timeout=true -o faulthandler_timeout=$(1) 
 SLOWEST = --durations 25 --durations-min 5
 
 .PHONY: test
-test: .venv/.installed-dev ## The whole suite, with the real engine
+test: .venv/.installed-dev ## The suite, with the real engine; test-console is its part with a browser
 	@echo "Tests without an engine, two files at a time ..."
-	@$(BIN)/pytest -m "not images and not live" -n 2 --dist loadfile $(SLOWEST) $(call HANGS_AFTER,720); without_engine=$$?; \
+	@$(BIN)/pytest -m "not images and not live and not browser" -n 2 --dist loadfile $(SLOWEST) $(call HANGS_AFTER,720); without_engine=$$?; \
 	  echo "Tests with the real engine, which is installed first if it is missing ..."; \
 	  $(BIN)/pytest -m "live and not images" $(SLOWEST) $(call HANGS_AFTER,1920) && exit $$without_engine
+
+.PHONY: test-console
+test-console: .venv/.installed-dev ## Look at the console with a real browser, which is installed first if it can be
+	@sh tests/browser/install_chromium.sh
+	$(BIN)/pytest -m browser -r s
 
 .PHONY: test-images
 test-images: .venv/.installed-dev ## Build the images and test compose.yaml (needs root, or a running Docker)

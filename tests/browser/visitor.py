@@ -1,0 +1,77 @@
+"""A person with a browser: what they see, press and hear, and whatever goes wrong while they do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from playwright.async_api import Browser, ConsoleMessage, Page, Request
+
+_BOUND_MS: Final = 15_000
+_REPORTS: Final = """document.addEventListener("securitypolicyviolation",
+    event => console.error("refused by the policy:", event.violatedDirective, event.blockedURI))"""
+_SERIOUS: Final = frozenset({"serious", "critical"})
+
+
+@dataclass
+class Visitor:
+    """``problems``: errors in the browser's console, refusals by the policy, and requests to anybody else."""
+
+    page: Page
+    url: str
+    problems: list[str] = field(default_factory=list)
+
+    async def open(self, path: str = "/console") -> None:
+        """The page is there and whole. AssertionError where it is none."""
+        answer = await self.page.goto(f"{self.url}{path}", wait_until="load")
+        assert answer is not None
+        assert answer.status == 200, f"{path}: {answer.status}"
+
+    async def follow(self, name: str) -> None:
+        """Click the first link of this name and wait for where it leads."""
+        await self.page.get_by_role("link", name=name).first.click()
+        await self.page.wait_for_load_state("load")
+
+    async def copied(self) -> str:
+        return str(await self.page.evaluate("navigator.clipboard.readText()"))
+
+    async def overflow(self) -> int:
+        """Pixels by which the page is wider than the window."""
+        return int(await self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+    async def barriers(self, axe: str) -> list[str]:
+        """What keeps people out, as axe finds it: only what is serious."""
+        await self.page.evaluate(axe)
+        found: dict[str, Any] = await self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}"
+            for each in found["violations"]
+            if each["impact"] in _SERIOUS
+        ]
+
+    def hear(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.problems.append(message.text)
+
+    def see(self, request: Request) -> None:
+        if not request.url.startswith(f"{self.url}/"):
+            self.problems.append(f"a request to {request.url}")
+
+
+@asynccontextmanager
+async def visit(browser: Browser, url: str, **how: Any) -> AsyncIterator[Visitor]:
+    """A visit with a fresh profile. It fails at its end where something went wrong during it."""
+    context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"], **how)
+    context.set_default_timeout(_BOUND_MS)
+    await context.add_init_script(_REPORTS)
+    page = await context.new_page()
+    visitor = Visitor(page, url)
+    page.on("console", visitor.hear)
+    page.on("pageerror", lambda error: visitor.problems.append(str(error)))
+    page.on("dialog", lambda dialog: visitor.problems.append(f"a dialog: {dialog.message}"))
+    page.on("request", visitor.see)
+    yield visitor
+    await context.close()
+    assert visitor.problems == []
