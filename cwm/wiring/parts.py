@@ -68,6 +68,7 @@ class Parts:
             base.tracer.aclose,
             base.database.dispose,
             base.audit.settle,
+            engine_side.turn_sums.settle,
             base.shared.close,
             base.access.close,
             base.limits.settle,
@@ -136,6 +137,7 @@ def build_parts(settings: Settings) -> Parts:
         by_reference=agent_side.by_reference,
         query_result=agent_side.query_result,
         journal=base.journal,
+        turn_sums=engine_side.turn_sums,
         read_audit=ReadAudit(base.trail, VerifyAudit(base.trail, base.audit.keys)),
     )
     base.meter.observe(

@@ -39,7 +39,10 @@ async def test_the_overview_says_what_is_not_well_and_what_goes_on(console: Cons
     assert page.one("h1").text == "Something that every turn needs does not answer."
     matters = page.one("ul", class_="matters").text
     assert "Model engine (vLLM)" in matters
-    assert "79 % 790 reused, 210 computed since this gateway started" in page.text
+    for period in ("today", "the last 7 days"):
+        assert f"Prompt tokens reused, {period} 79 % " in page.text
+    assert "790 reused, 210 computed in 1 turn" in page.text
+    assert "saved (estimated)" not in page.text, "no turn says how long computing takes"
     assert page.links["Thanks. Open a pull request."] == f"/console{TREE}"
     assert page.links["login-fixed"] == "/console/windows/login-fixed"
 
