@@ -8,6 +8,7 @@ from cwm.services.audit.journal import Journal
 from cwm.services.audit.reading import ReadAudit
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.engines.survey import Survey
+from cwm.services.health.examine import Examine
 from cwm.services.health.inspect import Inspect
 from cwm.services.kv.turn_sums import TurnSums
 from cwm.services.moves.drain import Drain
@@ -70,3 +71,4 @@ class Services:
     journal: Journal
     read_audit: ReadAudit
     turn_sums: TurnSums
+    examine: Examine

@@ -55,6 +55,7 @@ def addresses(window_count: int, conversation: Conversation) -> dict[str, str]:
         "results": "/results",
         "audit": "/audit",
         "audit of one window": f"/audit?window={window}",
+        "doctor, before an examination": "/doctor",
         "nothing": "/nothing",
     }
 

@@ -25,3 +25,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant", "hour", name="pk_turn_sums"),
     )
     op.create_index("ix_turn_sums_hour", "turn_sums", ["hour"])
+    named = sa.text("window_name IS NOT NULL")
+    op.create_index(
+        "ix_audit_log_windows",
+        "audit_log",
+        ["tenant", "window_name", "seq"],
+        sqlite_where=named,
+        postgresql_where=named,
+    )

@@ -16,6 +16,7 @@ from structlog.contextvars import get_contextvars
 from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError
 from cwm.services.catalogue import Services
 from cwm.transport.console.audit import audit
+from cwm.transport.console.doctor import doctor
 from cwm.transport.console.engines import engines
 from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.overview import overview
@@ -47,6 +48,7 @@ _VIEWS: Final[dict[str, View]] = {
     "/context/{scope}": scope,
     "/results": results,
     "/audit": audit,
+    "/doctor": doctor,
 }
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
