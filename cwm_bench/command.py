@@ -260,6 +260,22 @@ def bench_scale(
     _publish(run_to_end(lambda _: run(_progress, extent, home)), json_file)
 
 
+@app.command("console")
+def bench_console(
+    windows: Annotated[int, typer.Option(min=1_000, help="Windows in each database.")] = 100_000,
+    turns: Annotated[int, typer.Option(min=120, help="Turns of the long conversation.")] = 500,
+    rounds: Annotated[int, typer.Option(min=5, help="Times that each page is asked for.")] = 30,
+    json_file: _JsonFile = None,
+) -> None:
+    """Every page of the console with 100,000 windows, 10,000 conversations and one of 500 turns: time and size. No engine; extra `embedded`."""
+    home = _home()
+
+    from cwm_bench.console.run import ConsoleRun, run
+
+    extent = ConsoleRun(windows, turns, rounds)
+    _publish(run_to_end(lambda _: run(_progress, extent, home)), json_file)
+
+
 def _home() -> Path:
     """The folder whose run files name what a killed run left behind: the next run removes it."""
     return load_settings(upstreams=False).local_engine.home.absolute()

@@ -22,6 +22,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.domain.audit_chain import ChainKeys
@@ -194,6 +195,11 @@ async def other_replica(database_url: str) -> AsyncIterator[SqlRegistry]:
 @pytest.fixture
 def audit_log(database: Database) -> SqlAuditLog:
     return SqlAuditLog(database, ChainKeys([b"a secret"]))
+
+
+@pytest.fixture
+def turn_sum_records(database: Database) -> SqlTurnSums:
+    return SqlTurnSums(database)
 
 
 @pytest.fixture

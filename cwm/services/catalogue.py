@@ -8,7 +8,9 @@ from cwm.services.audit.journal import Journal
 from cwm.services.audit.reading import ReadAudit
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.engines.survey import Survey
+from cwm.services.health.examine import Examine
 from cwm.services.health.inspect import Inspect
+from cwm.services.kv.turn_sums import TurnSums
 from cwm.services.moves.drain import Drain
 from cwm.services.moves.move import Move
 from cwm.services.moves.upgrades import Upgrades
@@ -72,3 +74,5 @@ class Services:
     offers_of_upstreams: OffersOfUpstreams
     journal: Journal
     read_audit: ReadAudit
+    turn_sums: TurnSums
+    examine: Examine

@@ -8,6 +8,7 @@ from datetime import timedelta
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.fleet import VllmFleet
@@ -24,6 +25,7 @@ from cwm.services.kv.planner import Planner
 from cwm.services.kv.release import Release
 from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
+from cwm.services.kv.turn_sums import TurnSums
 from cwm.services.kv.verify import Verify
 from cwm.services.moves.drain import Drain
 from cwm.services.moves.move import Move
@@ -69,6 +71,7 @@ class EngineSide:
     pass_through: PassThrough
     conversations: Conversations
     reuse: Reuse
+    turn_sums: TurnSums
     freeze: Freeze
     quarantine: Quarantine
     thaw: Thaw
@@ -138,7 +141,8 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         clock=clock,
         release=release,
     )
-    reuse, grow = Reuse(base.meter), Grow(engine)
+    turn_sums = TurnSums(SqlTurnSums(base.database), clock)
+    reuse, grow = Reuse(base.meter, turn_sums), Grow(engine)
     generate = Generate(
         registry=registry,
         engine=engine,
@@ -254,6 +258,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         end_session=end_session,
         generate=generate,
         reuse=reuse,
+        turn_sums=turn_sums,
         pass_through=PassThrough(
             engine=engine,
             wire=VllmWire(

@@ -66,6 +66,7 @@ async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
             asyncio.create_task(parts.engine_side.directory.watch(_WATCH_SECONDS, parts.base.clock)),
             asyncio.create_task(parts.services.inspect.watch(_HEALTH_SECONDS)),
             asyncio.create_task(parts.upkeep.reconcile.run(settings.retention.reconcile_seconds)),
+            asyncio.create_task(parts.engine_side.turn_sums.run()),
             asyncio.create_task(parts.base.shared.read()),
             asyncio.create_task(parts.agent_side.agents.sweep()),
             asyncio.create_task(parts.agent_side.context_upkeep.run()),

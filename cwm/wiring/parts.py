@@ -11,6 +11,7 @@ from cwm.services.audit.reading import ReadAudit
 from cwm.services.audit.verify import VerifyAudit
 from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
+from cwm.services.health.examine import Examine
 from cwm.services.health.inspect import Inspect
 from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
@@ -25,6 +26,7 @@ from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
 from cwm.settings import Settings
 from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
+from cwm.wiring.doctor import build_doctor
 from cwm.wiring.engine_side import EngineSide, build_engine_side
 from cwm.wiring.foundation import Foundation, build_foundation
 from cwm.wiring.front import hide_secrets
@@ -70,6 +72,7 @@ class Parts:
             base.tracer.aclose,
             base.database.dispose,
             base.audit.settle,
+            engine_side.turn_sums.settle,
             base.shared.close,
             base.access.close,
             base.limits.settle,
@@ -140,6 +143,8 @@ def build_parts(settings: Settings) -> Parts:
         by_reference=agent_side.by_reference,
         query_result=agent_side.query_result,
         journal=base.journal,
+        turn_sums=engine_side.turn_sums,
+        examine=Examine(build_doctor(settings, base, engine_side), base.clock),
         read_audit=ReadAudit(base.trail, VerifyAudit(base.trail, base.audit.keys)),
     )
     base.meter.observe(

@@ -21,7 +21,7 @@ from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.window_lists import window_counts, window_grams, window_search, window_terms
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.window_list.terms import grams_of, spelled
-from cwm_bench.scale.rows import batches
+from cwm_bench.scale.rows import WINDOWS_A_SESSION, batches
 
 _TABLES: Final = (
     sessions,
@@ -53,14 +53,16 @@ class _Bulk(Protocol):
         """Finish the work that a server or a checkpoint would do later."""
 
 
-async def fill(url: str, count: int, progress: Callable[[str], None]) -> None:
+async def fill(
+    url: str, count: int, progress: Callable[[str], None], a_session: int = WINDOWS_A_SESSION
+) -> None:
     """Make the schema in an empty database, and ``count`` windows with their sessions, turns, tokens and chunks."""
     await schema.upgrade(url)
     async with _bulk(url) as bulk:
         for index in _indexes():
             await bulk.run(f"DROP INDEX {index.name}")
         count_written, last_report = 0, 0
-        for batch in batches(count):
+        for batch in batches(count, a_session):
             rows = dict(batch.rows)
             rows[window_grams] = _grams(rows, bulk.dialect)
             for table in _TABLES:

@@ -60,8 +60,8 @@ class Batch:
         self.rows.setdefault(table, []).extend(rows)
 
 
-def batches(count: int) -> Iterator[Batch]:
-    """``count`` windows and a hundredth as many sessions, in batches of whole sessions."""
+def batches(count: int, a_session: int = WINDOWS_A_SESSION) -> Iterator[Batch]:
+    """``count`` windows, ``a_session`` of each session, in batches of whole sessions."""
     number = 0
     session = 0
     while number < count:
@@ -69,8 +69,8 @@ def batches(count: int) -> Iterator[Batch]:
         for _ in range(50):
             if number >= count:
                 break
-            _add_session(batch, session, number, min(WINDOWS_A_SESSION, count - number), count)
-            number += WINDOWS_A_SESSION
+            _add_session(batch, session, number, min(a_session, count - number), count)
+            number += a_session
             session += 1
         yield batch
 

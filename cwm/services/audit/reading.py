@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from cwm.domain.access import AccessScope
@@ -41,6 +42,16 @@ class ReadAudit:
             raise InvalidParameterError(f"limit is 1 to {_MOST}.", field="limit", limit=limit)
         found = await self.trail.newest(principal.tenant, limit + 1, wanted)
         return AuditPage(found[:limit], found[limit - 1].seq if len(found) > limit else None)
+
+    async def thaws(
+        self, principal: Principal, window_name: str, since: datetime, limit: int = 10
+    ) -> Sequence[AuditRecord]:
+        """The newest successful thaws of a window, for who sees the window; only one's own without the scope admin. CWM-4002."""
+        whose = None if AccessScope.ADMIN in principal.scopes else principal.subject
+        wanted = AuditFilter(
+            since, event="window_thaw", outcome="success", subject=whose, window_name=window_name
+        )
+        return await self.trail.newest(principal.tenant, limit, wanted)
 
     async def verified(self, principal: Principal) -> Verdict | None:
         """Whether the chain is whole; None if it has too many records to verify them here. CWM-4002, CWM-9002."""

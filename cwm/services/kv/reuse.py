@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cwm.domain.per_tenant import PerTenant
+from cwm.domain.turn_sums import TurnSum, sum_of_turn
 from cwm.ports.meter import Meter
+from cwm.services.kv.turn_sums import TurnSums
 
 
 @dataclass(slots=True)
@@ -29,20 +31,25 @@ class ReusedTokens:
 
 @dataclass(slots=True)
 class Reuse:
-    """Counts prompt tokens: for the metrics by source, and by tenant for the tenant's own statistics."""
+    """Counts prompt tokens: for the metrics by source, and by tenant for the tenant's own statistics, also by hour."""
 
     meter: Meter
+    sums: TurnSums | None = None
     _tenants: PerTenant[ReusedTokens] = field(default_factory=lambda: PerTenant(ReusedTokens), init=False)
 
     def of(self, tenant: str) -> ReusedTokens:
         return self._tenants.of(tenant)
 
-    def turn(self, tenant: str, prompt: int, cached: int) -> None:
+    def turn(self, tenant: str, prompt: int, cached: int, first_token_ms: int | None = None) -> None:
         """Count a turn."""
+        if self.sums is not None:
+            self.sums.add(tenant, sum_of_turn(prompt, cached, first_token_ms))
         self._count(tenant, {"cached": cached}, prompt, cached)
 
     def thaw(self, tenant: str, by_tier: Mapping[str, int], restored: int, computed: int) -> None:
         """Count the request that restored a window."""
+        if self.sums is not None:
+            self.sums.add(tenant, TurnSum(prompt=restored + computed, cached=restored))
         tokens = self._count(tenant, by_tier, restored + computed, restored)
         tokens.thawed += restored + computed
         tokens.restored += restored

@@ -279,7 +279,7 @@ class PassThrough:
             return
         usage = answer.usage()
         if usage is not None and principal is not None:
-            self.reuse.turn(principal.tenant, usage.prompt_tokens, usage.cached_tokens)
+            self.reuse.turn(principal.tenant, usage.prompt_tokens, usage.cached_tokens, first_token_ms)
             self.journal.tracer.current().note(
                 {
                     "gen_ai.usage.input_tokens": usage.prompt_tokens,

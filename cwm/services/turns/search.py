@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from math import inf
 from typing import Final
 
 from cwm.domain.errors import InvalidParameterError
@@ -21,11 +23,15 @@ _SESSIONS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class FindingPage:
-    """``searched``: how many messages were read. ``next_cursor``: where to go on; None when everything was searched."""
+    """``searched``: how many messages were read. ``next_cursor``: where to go on; None when everything was searched.
+
+    ``back_to``: when the last session that was searched began, if there is more to search.
+    """
 
     findings: Sequence[Finding]
     searched: int
     next_cursor: str | None
+    back_to: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +49,15 @@ class Search:
         cursor: str | None = None,
         *,
         whole: bool = False,
+        seconds: float = inf,
     ) -> FindingPage:
         """Messages with all words of ``query``, the newest session first, and in it the newest turn.
 
         In one session or in the context of a window if ``of`` names it. A call ends with the session in which it has read 20,000
-        messages. With ``whole`` each finding has its message. CWM-1001/1002/1003, 2001, 2002, 4004.
+        messages, or after so many ``seconds``. With ``whole`` each finding has its message. CWM-1001/1002/1003, 2001, 2002, 4004.
         """
-        page = await self._page(principal, query, of, limit, cursor)
+        until = self.history.journal.clock.monotonic() + seconds
+        page = await self._page(principal, query, of, limit, cursor, until)
         return replace(page, findings=await self._read(principal.tenant, page.findings)) if whole else page
 
     async def _read(self, tenant: str, findings: Sequence[Finding]) -> list[Finding]:
@@ -61,7 +69,13 @@ class Search:
         return [replace(each, content=contents.get((each.session_id, each.digest))) for each in findings]
 
     async def _page(
-        self, principal: Principal, query: str, of: TurnSource | None, limit: int, cursor: str | None
+        self,
+        principal: Principal,
+        query: str,
+        of: TurnSource | None,
+        limit: int,
+        cursor: str | None,
+        until: float,
     ) -> FindingPage:
         words = Words.parse(query)
         if not 1 <= limit <= MAX_FINDINGS:
@@ -81,9 +95,10 @@ class Search:
             findings += matches
             marks += [SearchMark(here, each.number, each.index) for each in matches]
             if len(findings) > limit:
-                return FindingPage(findings[:limit], searched, str(marks[limit - 1]))
-            if searched >= _MOST_MESSAGES and of is None:
-                return FindingPage(findings, searched, str(SearchMark(here)))
+                return FindingPage(findings[:limit], searched, str(marks[limit - 1]), session.created_at)
+            is_enough = searched >= _MOST_MESSAGES or self.history.journal.clock.monotonic() >= until
+            if is_enough and of is None:
+                return FindingPage(findings, searched, str(SearchMark(here)), session.created_at)
         return FindingPage(findings, searched, None)
 
     async def _conversations(

@@ -191,10 +191,7 @@ class Browse:
 
     async def session(self, principal: Principal, session_id: str) -> SessionStatus:
         """A session and where its chunks are now. CWM-1001, CWM-2001."""
-        require_session_id(session_id)
-        session = await session_of(self.registry, principal, session_id, Right.RECORD)
-        if not may(principal, session.circle, Right.CONTENTS):
-            session = replace(session, metadata=session.own_metadata)
+        session = await self.record(principal, session_id)
         identity = await self._identity(session)
         if identity is None or session.token_count == 0:
             return SessionStatus(session, Residency((), None))
@@ -202,6 +199,14 @@ class Browse:
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
         prefix = Prefix(fitting(token_ids, identity), salt, identity)
         return SessionStatus(session, await self._residency(prefix, []))
+
+    async def record(self, principal: Principal, session_id: str, *, any_state: bool = False) -> Session:
+        """A session, for which no engine is asked; a deleted one only in ``any_state``. CWM-1001, CWM-2001."""
+        require_session_id(session_id)
+        session = await session_of(self.registry, principal, session_id, Right.RECORD, any_state=any_state)
+        if may(principal, session.circle, Right.CONTENTS):
+            return session
+        return replace(session, metadata=session.own_metadata)
 
     async def _identity(self, session: Session) -> EngineIdentity | None:
         """None while the engine does not answer: the record can be read without it."""

@@ -152,6 +152,8 @@ class Thaw:
                 tokens_restored=thawed.receipt.tokens_restored,
                 tokens_recomputed=thawed.receipt.tokens_recomputed,
                 partial=thawed.partial,
+                restored_ms=thawed.restoration_time_ms,
+                tokens_by_tier=dict(thawed.receipt.tokens_by_tier),
             )
         if continuation_prompt:
             turn = TurnInput(messages=[{"role": "user", "content": continuation_prompt}])

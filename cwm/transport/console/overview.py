@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
+from cwm.domain.access import AccessScope
 from cwm.domain.session import LIVE, SessionQuery, SessionState
 from cwm.domain.window import Durability, Window, WindowQuery
+from cwm.ports.audit import AuditFilter
 from cwm.services.engines.survey import EngineState
 from cwm.services.health.inspect import UPSTREAM, Health, Status
 from cwm.transport.console.pages import Page, link
+from cwm.transport.console.reuse import first_hour, periods
 from cwm.transport.console.views import Asked
-from cwm.transport.console.wording import component
+from cwm.transport.console.wording import component, percent
 
 _NEWEST: Final = 8
 _LOOKED_AT: Final = 50
+_NEARLY: Final = 0.8
+_QUARANTINE: Final = "window.quarantine"
+_RECENT: Final = timedelta(days=7)
 _STATES: Final = {
     Status.HEALTHY: "Everything is well.",
     Status.DEGRADED: "It works, but not everything is well.",
@@ -34,12 +41,14 @@ class Matter:
 
 async def overview(asked: Asked) -> Page:
     services, principal = asked.services, asked.principal
-    health, stats, page, windows, engines = await asyncio.gather(
+    now = services.journal.clock.now()
+    health, stats, page, windows, engines, (sums, warned) = await asyncio.gather(
         services.inspect.health(principal=principal),
         services.inspect.cache_stats(principal),
         services.browse.sessions(principal, SessionQuery(states=LIVE, limit=_NEWEST)),
         services.browse.windows(principal, WindowQuery(limit=_LOOKED_AT)),
         services.survey(),
+        asyncio.gather(services.turn_sums.of(principal, first_hour(now)), _warned(asked, now)),
     )
     latest = await services.history.latest(principal, page.sessions)
     return Page(
@@ -54,9 +63,45 @@ async def overview(asked: Asked) -> Page:
             "windows": windows.windows[:_NEWEST],
             "kept": sum(count for state, count in stats.sessions.items() if state != SessionState.DELETED),
             "live": sum(stats.sessions.get(state, 0) for state in LIVE),
-            "matters": _matters(health, windows.windows, engines),
+            "periods": periods(sums, now),
+            "matters": [*_matters(health, windows.windows, engines), *warned],
         },
     )
+
+
+async def _warned(asked: Asked, now: datetime) -> list[Matter]:
+    """A quota that is nearly used up; and for an administrator what upstreams changed, and windows whose KV was wrong."""
+    services, principal = asked.services, asked.principal
+    used = sum(result.size for result in await services.results.of(principal))
+    quota = services.results.quota_bytes
+    warned = []
+    if quota and used >= _NEARLY * quota:
+        why = f"{percent(used, quota)} % of your quota are used: the next ones may be refused."
+        warned.append(Matter("Stored results", why, link("results")))
+    if AccessScope.ADMIN not in principal.scopes:
+        return warned
+    recent = AuditFilter(event=_QUARANTINE, since=now - _RECENT)
+    offers, page = await asyncio.gather(
+        services.offers_of_upstreams(principal), services.read_audit(principal, recent, _NEWEST)
+    )
+    warned += [
+        Matter(
+            f"Upstream {each.health.name}",
+            f"{len(each.changed):,} of its tools changed or are new, and wait to be accepted.",
+            link("upstreams"),
+        )
+        for each in offers
+        if each.changed
+    ]
+    quarantined = {record.event.window_name: record.event for record in reversed(page.records)}
+    return warned + [
+        Matter(
+            f"Window {name}",
+            f"Its KV did not continue as it was frozen: it was computed again on {event.timestamp:%d %B at %H:%M} UTC.",
+            link("audit", event=_QUARANTINE, window=name),
+        )
+        for name, event in quarantined.items()
+    ]
 
 
 def _matters(health: Health, windows: list[Window], engines: list[EngineState]) -> list[Matter]:

@@ -18,6 +18,7 @@ from cwm.services.catalogue import Services
 from cwm.transport.console.access import form
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
+from cwm.transport.console.doctor import doctor
 from cwm.transport.console.engines import engines
 from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.overview import overview
@@ -49,6 +50,7 @@ _VIEWS: Final[dict[str, View]] = {
     "/context/{scope}": scope,
     "/results": results,
     "/audit": audit,
+    "/doctor": doctor,
 }
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",

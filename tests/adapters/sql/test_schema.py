@@ -17,6 +17,7 @@ from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, turn_values
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits
@@ -25,6 +26,7 @@ from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery
 from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
+from cwm.domain.turn_sums import TurnSum, hour_of
 from cwm.domain.window import WindowQuery, WindowSort
 from tests.adapters.sql.older_schemas import (
     IDS_OF_0009,
@@ -299,6 +301,27 @@ async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str
             if any(option.endswith("_where") for option in index.get("dialect_options", {}))
         }
         assert partly == {"ix_turns_asked", "ix_turns_chain"}
+    finally:
+        await database.dispose()
+
+
+@pytest.mark.slow
+async def test_gateways_of_0018_go_on_beside_the_sums_of_turns(empty_database_url: str) -> None:
+    database = open_database(empty_database_url)
+    try:
+        await database.write(partial(upgrade_to, revision="0018"))
+        registry, sums = SqlRegistry(database), SqlTurnSums(database)
+        await registry.add_session(a_session("before", "acme"), IDS_OF_0009)
+        before = await registry.current_turn("acme", "before")
+        assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[18:]]
+        # A gateway of that version writes what it always wrote, and no sum.
+        await registry.add_session(a_session("after", "acme"), IDS_OF_0009)
+        assert await registry.current_turn("acme", "before") == before
+        assert await registry.session_tokens("acme", "after") == IDS_OF_0009
+        assert await sums.turn_sums("acme", NOW) == {}
+        hour = hour_of(NOW)
+        await sums.add_turn_sums_of_every_tenant({("acme", hour): TurnSum(1, 2_000, 1_500)}, hour)
+        assert await sums.turn_sums("acme", hour) == {hour: TurnSum(1, 2_000, 1_500)}
     finally:
         await database.dispose()
 

@@ -11,6 +11,7 @@ from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError
 from cwm.domain.session import SessionState
 from cwm.ports.kv_tier import Placement, PrefixKey
+from cwm.transport.console.turns import conversations as shown
 from tests.contracts.nouns import a_session
 from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import Console, Document
@@ -39,7 +40,10 @@ async def test_the_overview_says_what_is_not_well_and_what_goes_on(console: Cons
     assert page.one("h1").text == "Something that every turn needs does not answer."
     matters = page.one("ul", class_="matters").text
     assert "Model engine (vLLM)" in matters
-    assert "79 % 790 reused, 210 computed since this gateway started" in page.text
+    for period in ("today", "the last 7 days"):
+        assert f"Prompt tokens reused, {period} 79 % " in page.text
+    assert "790 reused, 210 computed in 1 turn" in page.text
+    assert "saved (estimated)" not in page.text, "no turn says how long computing takes"
     assert page.links["Thanks. Open a pull request."] == f"/console{TREE}"
     assert page.links["login-fixed"] == "/console/windows/login-fixed"
 
@@ -289,3 +293,20 @@ async def test_what_is_not_there_is_told_with_its_code_and_what_to_do(
     assert f"{status} · {code}" in page.text
     assert "Overview" in page.links
     assert "request-1" in answer.text
+
+
+async def test_a_search_says_how_far_it_looked_and_goes_on(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "_SEARCH_SECONDS", 0.0)
+    registry = console.parts.base.registry
+    await a_small_talk(registry, "older", ("Where is the walrus?", "In the north."), age_minutes=60)
+    await a_small_talk(registry, "newer", ("Where is the tapir?", "In the south."), age_minutes=30)
+    first = await console.page("/conversations?q=walrus")
+    assert "No message has these words so far" in first.text
+    assert "2 messages were read, in conversations that began up to" in " ".join(first.text.split())
+    second = await console.page(first.links["Search on"].removeprefix("/console"))
+    assert second.links["Where is the walrus?"].startswith("/console/turns/")
+    last = await console.page(second.links["Search on"].removeprefix("/console"))
+    assert "older ones were not searched yet" not in last.text
+    assert "Search on" not in last.links

@@ -28,6 +28,15 @@ audit_log = Table(
     required("digest", Text),
     Index(None, "tenant", "timestamp", "seq"),
 )
+# What happened to one window, without reading the whole log.
+Index(
+    "ix_audit_log_windows",
+    audit_log.c.tenant,
+    audit_log.c.window_name,
+    audit_log.c.seq,
+    sqlite_where=audit_log.c.window_name.is_not(None),
+    postgresql_where=audit_log.c.window_name.is_not(None),
+)
 
 audit_anchors = Table(
     "audit_anchors",

@@ -23,6 +23,8 @@ from cwm.transport.console.views import Asked
 _PAGE: Final = 25
 _TURNS: Final = 50
 _FINDINGS: Final = 20
+# Each message is read and unpacked: a page that looks at all of them would take seconds.
+_SEARCH_SECONDS: Final = 0.05
 _STATES: Final = tuple(state.value for state in SessionState if state is not SessionState.DELETED)
 
 
@@ -56,7 +58,7 @@ async def _found(asked: Asked, words: str) -> Page:
     """The conversation with this id, if there is one, and the messages that have these words."""
     named = await _named(asked, words)
     page = await asked.services.search(
-        asked.principal, words, limit=_FINDINGS, cursor=asked.text("after") or None
+        asked.principal, words, limit=_FINDINGS, cursor=asked.text("after") or None, seconds=_SEARCH_SECONDS
     )
     return Page("found.html", {"words": words, "named": named, "page": page})
 
@@ -65,7 +67,7 @@ async def _named(asked: Asked, words: str) -> Session | None:
     if not re.fullmatch(SESSION_ID_PATTERN[1:-1], words):
         return None
     try:
-        return (await asked.services.browse.session(asked.principal, words)).session
+        return await asked.services.browse.record(asked.principal, words)
     except CwmError:
         return None
 
@@ -73,7 +75,7 @@ async def _named(asked: Asked, words: str) -> Session | None:
 async def conversation(asked: Asked) -> Page:
     services, principal, session_id = asked.services, asked.principal, asked.part("session_id")
     before = asked.number("before")
-    session = (await services.browse.session(principal, session_id)).session
+    session = await services.browse.record(principal, session_id)
     log, above = await _page(asked, session_id, before)
     labels: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for window in await services.browse.windows_of(principal, session_id):

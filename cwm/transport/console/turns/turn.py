@@ -11,6 +11,7 @@ from cwm.domain.visibility import Right
 from cwm.services.turns.history import Transcript, TurnLog
 from cwm.transport.console.actions.turns import TURNS
 from cwm.transport.console.actions.two_steps import links
+from cwm.transport.console.go_on import Step, Way, ways
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.turns import transcript
 from cwm.transport.console.turns.naming import source_of
@@ -46,8 +47,15 @@ async def turn(asked: Asked) -> Page:
             ),
             "tags": [tag.name for tag in log.tags if tag.turn_id == shown.turn.id],
             "words": log.words.get(shown.turn.id),
+            "is_there": bool(log.turns),
+            "ways": _ways(shown.turn, log),
         },
     )
+
+
+def _ways(turn: Turn, log: TurnLog) -> list[Way]:
+    back = Step("Make it the conversation's current turn again:", f"cwm turns revert {turn.id}")
+    return ways(turn.client, None if turn.id == log.current_turn else back, f"turn:{turn.id}", "MODEL")
 
 
 async def _log_around(asked: Asked, turn: Turn) -> TurnLog:

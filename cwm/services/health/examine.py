@@ -1,0 +1,55 @@
+"""The examination of ``cwm doctor``, on request of whoever runs the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from cwm.domain.access import AccessScope
+from cwm.domain.errors import CwmError, EngineTimeoutError
+from cwm.domain.principal import Principal
+from cwm.ports.clock import Clock
+from cwm.services.health.doctor import Doctor
+from cwm.services.health.findings import Finding
+
+_ADMIN: Final = frozenset({AccessScope.ADMIN})
+_FRESH: Final = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    at: datetime
+    findings: tuple[Finding, ...]
+
+
+@dataclass(slots=True)
+class Examine:
+    """One at a time, since it sends probes to the engine; who asks within 15 seconds gets the last one."""
+
+    doctor: Doctor
+    clock: Clock
+    most_seconds: float = 60.0
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _last: Examination | None = None
+
+    async def __call__(self, principal: Principal) -> Examination:
+        """CWM-9002 without the scope admin; CWM-6001 if it takes longer than a minute."""
+        principal.require(_ADMIN)
+        async with self._lock:
+            if self._last is None or self.clock.now() - self._last.at > _FRESH:
+                self._last = await self._examined()
+            return self._last
+
+    async def _examined(self) -> Examination:
+        try:
+            async with asyncio.timeout(self.most_seconds):
+                examined = await self.doctor()
+        except TimeoutError as error:
+            raise _too_long(self.most_seconds) from error
+        return Examination(self.clock.now(), examined.findings)
+
+
+def _too_long(seconds: float) -> CwmError:
+    return EngineTimeoutError(f"The examination took longer than {seconds:g} s.")

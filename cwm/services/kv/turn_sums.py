@@ -1,0 +1,66 @@
+"""Sums what turns cost by tenant and hour, for all gateways together, without a write in any turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from cwm.domain.errors import CwmError
+from cwm.domain.principal import Principal
+from cwm.domain.turn_sums import KEPT, TurnSum, hour_of
+from cwm.ports.clock import Clock
+from cwm.ports.turn_sums import TurnSumRecords
+
+EVERY_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class TurnSums:
+    """Counts here, and adds what was counted to the records every ten seconds: a gateway that is killed loses that much."""
+
+    records: TurnSumRecords
+    clock: Clock
+    _counted: dict[tuple[str, datetime], TurnSum] = field(default_factory=dict, init=False)
+
+    def add(self, tenant: str, sum_: TurnSum) -> None:
+        self._add({(tenant, hour_of(self.clock.now())): sum_})
+
+    async def of(self, principal: Principal, since: datetime) -> dict[datetime, TurnSum]:
+        """By hour, of all gateways and with what this one has not written yet. CWM-4002."""
+        counted = {hour: each for (tenant, hour), each in self._counted.items() if tenant == principal.tenant}
+        sums = dict(await self.records.turn_sums(principal.tenant, since))
+        for hour, each in counted.items():
+            if hour >= since:
+                sums[hour] = sums.get(hour, TurnSum()) + each
+        return sums
+
+    async def write(self) -> None:
+        """Add what was counted to the records; it stays here when that fails. CWM-4001."""
+        counted, self._counted = self._counted, {}
+        if not counted:
+            return
+        try:
+            await self.records.add_turn_sums_of_every_tenant(counted, hour_of(self.clock.now()) - KEPT)
+        except CwmError:
+            self._add(counted)
+            raise
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            with suppress(CwmError):
+                await self.write()
+
+    async def settle(self) -> None:
+        """Write what is left, at the end."""
+        with suppress(CwmError):
+            await self.write()
+
+    def _add(self, counted: Mapping[tuple[str, datetime], TurnSum]) -> None:
+        for key, each in counted.items():
+            self._counted[key] = self._counted.get(key, TurnSum()) + each

@@ -1,0 +1,79 @@
+"""The thaws of a window, how it is gone on with, and windows of conversations that are gone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from cwm.domain.access import AccessScope
+from cwm.domain.audit import AuditEvent
+from cwm.domain.principal import Principal
+from tests.transport.console.reading import Console
+from tests.transport.console.scenes import a_working_day
+
+RECEIPT = {
+    "verification": "exact",
+    "tokens_restored": 4096,
+    "tokens_recomputed": 104,
+    "tokens_by_tier": {"redis": 4000, "cpu": 96},
+    "restored_ms": 812,
+}
+
+
+async def thawed(console: Console, window: str, subject: str = "local", outcome: str = "success") -> None:
+    at = datetime.now(UTC) + timedelta(hours=1)
+    event = AuditEvent(at, "default", subject, "window_thaw", outcome, "again", window, details=RECEIPT)
+    await console.parts.base.audit.record(event)
+
+
+async def test_a_window_shows_the_receipts_of_its_thaws(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    assert "No thaw that you may see" in (await console.page("/windows/login-fixed")).text
+    await thawed(console, "login-fixed")
+    await thawed(console, "login-fixed", outcome="CWM-5001")
+    await thawed(console, "login-race-found")
+    page = await console.page("/windows/login-fixed")
+    (receipt,) = page.one("ul", class_="receipts").text.split("into ")[1:]
+    said = " ".join(receipt.split())
+    assert "4,096 tokens restored (4,000 from redis, 96 from cpu) 104 computed again" in said
+    assert "canary: exact took 812 ms by local" in said
+
+
+async def test_without_admin_one_sees_ones_own_thaws(console: Console) -> None:
+    await thawed(console, "w", "ann")
+    await thawed(console, "w", "bob")
+    read, since = console.parts.services.read_audit, datetime.now(UTC) - timedelta(hours=1)
+    ann = await read.thaws(Principal("default", "ann"), "w", since)
+    assert [each.event.subject for each in ann] == ["ann"]
+    everybody = await read.thaws(Principal("default", "root", frozenset({AccessScope.ADMIN})), "w", since)
+    assert [each.event.subject for each in everybody] == ["bob", "ann"]
+
+
+async def test_the_way_of_the_conversations_own_client_comes_first(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    page = await console.page("/windows/login-fixed")
+    clients = [" ".join(each.text.split()) for each in page.all("p", class_="way")]
+    assert clients[0] == "Claude Code (this conversation's)"
+    assert set(clients) >= {"Codex", "opencode", "Qwen Code", "Continue", "OpenAI SDK", "Anthropic SDK"}
+    assert "cwm windows thaw login-fixed --as fix-flaky-login-test" in page.text
+
+
+async def test_a_window_of_a_deleted_conversation_leads_nowhere_that_is_not_there(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    registry = console.parts.base.registry
+    await registry.remove_session("default", "fix-flaky-login-test", datetime.now(UTC))
+    page = await console.page("/windows/login-fixed")
+    assert "fix-flaky-login-test, which was deleted" in page.text
+    for address in page.links.values():
+        if address.startswith("/console") and "/export" not in address:
+            answer = await console.http.get(address)
+            assert answer.status_code == 200, address
+
+
+async def test_the_doctor_examines_on_request_and_says_what_to_do(console: Console) -> None:
+    page = await console.page("/doctor")
+    assert "It takes some seconds" in page.text
+    examined = await console.page("/doctor?examine=1")
+    findings = [" ".join(each.text.split()) for each in examined.all("li", class_="item")]
+    assert findings[0].startswith("fault Model engine (vLLM)")
+    assert "What to do: Start vLLM, or set CWM_VLLM_URL" in findings[0]
+    assert any(each.startswith("ok Registry reachable, schema") for each in findings)
