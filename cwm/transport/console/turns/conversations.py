@@ -55,12 +55,23 @@ async def conversations(asked: Asked) -> Page:
 
 
 async def _found(asked: Asked, words: str) -> Page:
-    """The conversation with this id, if there is one, and the messages that have these words."""
+    """The conversation with this id, those that have these words in id, client or tag, and the messages that have them."""
     named = await _named(asked, words)
+    called = await asked.services.browse.sessions(asked.principal, SessionQuery(limit=_PAGE, called=words))
+    others = [each for each in called.sessions if named is None or each.id != named.id]
     page = await asked.services.search(
         asked.principal, words, limit=_FINDINGS, cursor=asked.text("after") or None, seconds=_SEARCH_SECONDS
     )
-    return Page("found.html", {"words": words, "named": named, "page": page})
+    return Page(
+        "found.html",
+        {
+            "words": words,
+            "named": named,
+            "called": others,
+            "has_more": bool(called.next_cursor),
+            "page": page,
+        },
+    )
 
 
 async def _named(asked: Asked, words: str) -> Session | None:
