@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from cwm.domain import notation
 from cwm.transport.console import wording
 from cwm.transport.console.access.frame import frame
 from cwm.transport.console.actions.notices import NOTICES
@@ -130,7 +131,7 @@ def _templates() -> Environment:
     )
     environment.filters |= {
         "number": wording.number,
-        "size": wording.size,
+        "size": notation.size,
         "took": wording.took,
         "lasting": wording.lasting,
         "iso": wording.iso,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-_STEP: Final = 1024
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 # What would change how the text around it is shown: controls, and the marks that set a direction.
 _UNSEEN: Final = re.compile(
@@ -50,15 +49,6 @@ MISSES: Final[Mapping[str, str]] = {
 
 def number(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def size(value: float) -> str:
-    """Bytes in the largest unit that leaves at least 1: '1.5 MiB'."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    index = 0
-    while value >= _STEP and index < len(units) - 1:
-        value, index = value / _STEP, index + 1
-    return f"{value:,.0f} B" if index == 0 else f"{value:,.1f} {units[index]}"
 
 
 def percent(part: float, whole: float) -> int:
