@@ -134,6 +134,7 @@ def _templates() -> Environment:
         "size": notation.size,
         "took": wording.took,
         "lasting": wording.lasting,
+        "period": wording.period,
         "iso": wording.iso,
         "whole_time": wording.whole_time,
         "component": wording.component,

@@ -68,6 +68,13 @@ def lasting(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
+def period(seconds: int) -> str:
+    """What a rate is counted in: 'an hour'."""
+    return {1: "a second", _MINUTE: "a minute", _HOUR: "an hour", _DAY: "a day"}.get(
+        seconds, lasting(seconds)
+    )
+
+
 def iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
