@@ -103,7 +103,8 @@ async def two_tenants(
         built = build_parts(settings)
         identity = UserIdentity() if of_one else HeaderIdentity()
         access = replace(built.base.access, identity=identity)
-        parts = replace(built, base=replace(built.base, access=access))
+        services = replace(built.services, keys=replace(built.services.keys, accepted=True))
+        parts = replace(built, base=replace(built.base, access=access), services=services)
         app = assemble(settings, parts)
         async with serving(app, app.state.end_streams) as url:
             owned = await _own(url, parts, _user(A) if of_one else Principal(A, "agent"), of_one=of_one)
@@ -144,6 +145,7 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         owner=who.subject,
         circle=circle_of("private" if of_one else "tenant", who),
     )
+    key, _ = await parts.services.keys.keys.create(who.tenant, f"{A}-ci", OF_AN_AGENT, None)
     policy = ToolPolicy(shared=not of_one)
     part = Part(PartKind.JSON, "application/json", json.dumps({"text": f"{A} " * 9000}).encode())
     result = await parts.services.results.keep(who, f"{A}_tool", "a1", [part], policy)
@@ -181,6 +183,7 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         "label": f"{A}-label",
         "workspace": f"workspace:{A}",
         "handle": result.handle,
+        "key_id": key.key_id,
         "cursor": cursor,
         "turn": turn,
         "tag": f"{A}-t",
@@ -202,6 +205,7 @@ def _unknown(owned: Mapping[str, str], settings: Settings) -> dict[str, str]:
         "agent_session": "0" * len(owned["agent_session"]),
         "mcp-session-id": "0" * len(owned["mcp-session-id"]),
         "handle": handle,
+        "key_id": "0" * 16,
         "turn": "turn_" + "0" * 32,
         "left": "turn:turn_" + "0" * 32,
         "cursor": cursors.make(Position(handle, 0, 0), Principal("third", "agent"), b"0" * 12, due),

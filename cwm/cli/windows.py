@@ -10,7 +10,8 @@ import typer
 
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.terminal.console import confirm_deletion, end_with_json, print_facts, print_table
-from cwm.cli.terminal.wording import comma_list, count, moment, size
+from cwm.cli.terminal.wording import comma_list, count, moment
+from cwm.domain.notation import size
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -153,6 +153,14 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What counts against a limit now, and the seconds until there is room again, or until the count begins anew."""
+
+    amount: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class ConcurrencyLimit:
     """Requests that run at once, and how many may; ``cost`` as in :class:`Bucket`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from cwm.domain.limits import Bucket, ConcurrencyLimit
+from cwm.domain.limits import Bucket, ConcurrencyLimit, Use
 
 
 class RequestCounts(Protocol):
@@ -26,6 +26,12 @@ class RequestCounts(Protocol):
     async def spend(self, bucket: Bucket, tokens: int) -> None:
         """Count used tokens, also beyond the limit."""
 
+    async def requests_in(self, bucket: Bucket) -> Use:
+        """How much of the bucket's rate requests use now; the seconds until one more fits, 0 if it does. Counts nothing."""
+
+    async def tokens_in(self, bucket: Bucket) -> Use:
+        """How many tokens are spent in the window under way, and the seconds until it ends. Counts nothing."""
+
 
 class RunningRequests(Protocol):
     """The requests running now. Every method but ``keep`` raises CWM-4001 when the store is unavailable."""
@@ -41,6 +47,9 @@ class RunningRequests(Protocol):
 
     async def end(self, request: str, places: Sequence[ConcurrencyLimit]) -> None:
         """Give the places back."""
+
+    async def count(self, place: ConcurrencyLimit) -> int:
+        """The places that are occupied there now."""
 
     async def keep(self) -> None:
         """Renew the places of this process's requests, for ever. Those of a crashed process are given back."""

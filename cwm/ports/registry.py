@@ -213,6 +213,11 @@ class Registry(TurnRecords, EngineRecords, Protocol):
         CWM-1003 for an offset over 10,000 into the windows of several circles that are not all there are.
         """
 
+    async def failed_windows(
+        self, tenant: str, newest: int, circles: frozenset[str] | None = None
+    ) -> list[Window]:
+        """Those of the tenant's ``newest`` windows whose freeze failed, in one of ``circles`` (any if None); the newest first."""
+
     async def share_window(self, window: Window, circle: str, at: datetime) -> bool:
         """Put a window into another circle. False when it is gone or has been replaced."""
 

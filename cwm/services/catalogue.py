@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cwm.services.access.refusals import Refusals
+from cwm.services.access.tenant_keys import TenantKeys
+from cwm.services.access.usage import Usage
 from cwm.services.audit.journal import Journal
 from cwm.services.audit.reading import ReadAudit
 from cwm.services.context.shared_context import SharedContext
@@ -76,3 +79,6 @@ class Services:
     read_audit: ReadAudit
     turn_sums: TurnSums
     examine: Examine
+    keys: TenantKeys
+    usage: Usage
+    refusals: Refusals

@@ -27,6 +27,7 @@ from cwm.ports.meter import Meter
 from cwm.services.access.authentication import Authentication
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.access.refusals import Refusals
+from cwm.services.access.tenant_keys import TenantKeys
 from cwm.services.upstreams.tool_desk import ToolDesk
 from cwm.settings import Settings, SettingsError
 from cwm.settings.auth import Auth
@@ -76,6 +77,10 @@ def build_access(
         workspace_claim=auth.oauth_workspace_claim,
     )
     return Access(identity, refusals, _nothing if tokens is None else tokens.aclose, codes)
+
+
+def build_keys(settings: Settings, database: Database, audit: AuditLog, clock: Clock) -> TenantKeys:
+    return TenantKeys(MachineKeys(SqlApiKeys(database), audit, clock), accepted=settings.auth.api_keys)
 
 
 def guard(app: Starlette, settings: Settings, access: Access) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from cwm import __version__
 from cwm.adapters.telemetry.logging import set_level
+from cwm.services.access.usage import Usage
 from cwm.services.audit.reading import ReadAudit
 from cwm.services.audit.verify import VerifyAudit
 from cwm.services.catalogue import Services
@@ -25,6 +26,7 @@ from cwm.services.windows.rename import Rename
 from cwm.services.windows.resume import Resume
 from cwm.services.windows.share import Share
 from cwm.settings import Settings
+from cwm.wiring.access import build_keys
 from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
 from cwm.wiring.doctor import build_doctor
 from cwm.wiring.engine_side import EngineSide, build_engine_side
@@ -146,6 +148,9 @@ def build_parts(settings: Settings) -> Parts:
         turn_sums=engine_side.turn_sums,
         examine=Examine(build_doctor(settings, base, engine_side), base.clock),
         read_audit=ReadAudit(base.trail, VerifyAudit(base.trail, base.audit.keys)),
+        keys=build_keys(settings, base.database, base.audit, base.clock),
+        usage=Usage(base.limits),
+        refusals=base.access.refusals,
     )
     base.meter.observe(
         Census(

@@ -209,6 +209,7 @@ async def _furnish(registry: Registry, tenant: str) -> None:
 
 async def _everything(registry: Registry, tenant: str) -> list[Any]:
     seen: list[Any] = [await registry.windows(tenant, WindowQuery()), await registry.totals(tenant)]
+    seen.append(await registry.failed_windows(tenant, 100))
     seen.append(await registry.sessions(tenant, SessionQuery(limit=100)))
     seen.append(await registry.tags(tenant))
     seen.append(await registry.snapshot(tenant, digest(_IDS_OF_B)))

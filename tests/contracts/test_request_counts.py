@@ -18,7 +18,7 @@ from cwm.adapters.redis.connection import connect
 from cwm.adapters.redis.limits.request_counts import redis_request_counts
 from cwm.adapters.redis.limits.trips import Trips
 from cwm.domain.errors import StorageWriteError
-from cwm.domain.limits import Bucket, Level, Rate
+from cwm.domain.limits import Bucket, Level, Rate, Use
 from cwm.ports.limits import RequestCounts
 
 
@@ -95,6 +95,35 @@ async def test_tokens_are_used_up_by_what_was_spent_however_much_that_was(counts
     assert 0 < wait <= 60.1
 
 
+async def test_looking_at_requests_counts_none_and_says_when_one_more_fits(counts: RequestCounts) -> None:
+    limited = bucket(3)
+    assert await counts.requests_in(limited) == Use(0)
+    await counts.count(replace(limited, cost=2))
+    for _ in range(10):
+        assert await counts.requests_in(limited) == Use(2)
+    assert await counts.count(limited) is None
+    full = await counts.requests_in(limited)
+    assert full.amount == 3
+    assert 0 < full.seconds <= 60.1
+    assert await counts.requests_in(bucket(3)) == Use(0)
+
+
+async def test_looking_at_tokens_spends_none_and_says_when_they_are_counted_anew(
+    counts: RequestCounts,
+) -> None:
+    budget = bucket(100)
+    assert await counts.tokens_in(budget) == Use(0)
+    assert await counts.used_up(budget) is None
+    await counts.spend(budget, 99)
+    for _ in range(10):
+        spent = await counts.tokens_in(budget)
+        assert spent.amount == 99
+        assert 0 < spent.seconds <= 60.1
+    assert await counts.used_up(budget) is None
+    await counts.spend(budget, 51)
+    assert (await counts.tokens_in(budget)).amount == 150
+
+
 @pytest.mark.slow
 async def test_two_replicas_count_together(redis_url: str) -> None:
     one, other = connect(redis_url), connect(redis_url)
@@ -128,8 +157,9 @@ async def test_a_store_that_is_away_is_told_of_and_comes_back_by_itself(fragile_
     fragile_valkey.stop()
     with pytest.raises(StorageWriteError):
         await counts.count(bucket(1))
-    with pytest.raises(StorageWriteError):
-        await counts.used_up(bucket(1))
+    for ask in (counts.used_up, counts.requests_in, counts.tokens_in):
+        with pytest.raises(StorageWriteError):
+            await ask(bucket(1))
     fragile_valkey.start()
     assert await counts.count(bucket(1)) is None
     await client.aclose()
@@ -178,6 +208,17 @@ async def test_a_budget_is_there_again_when_its_window_has_ended() -> None:
     assert await counts.used_up(budget) == 3_000
     time.now += 3_000
     assert await counts.used_up(budget) is None
+
+
+async def test_what_is_used_falls_as_the_window_slides() -> None:
+    time, limited = Time(), bucket(10)
+    counts = at(time)
+    for _ in range(10):
+        await counts.count(limited)
+    time.now += 90
+    assert await counts.requests_in(limited) == Use(5)
+    time.now += 30
+    assert await counts.requests_in(limited) == Use(0)
 
 
 async def test_a_process_keeps_no_more_counts_than_it_may_and_forgets_the_oldest() -> None:

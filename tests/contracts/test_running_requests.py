@@ -81,6 +81,22 @@ async def test_where_one_place_is_full_the_others_are_not_taken(running: Running
     assert await running.begin("b", [mine, ours]) is None
 
 
+async def test_the_places_that_are_taken_are_counted_and_none_is_taken_by_that(
+    running: RunningRequests,
+) -> None:
+    here = place(5)
+    assert await running.count(here) == 0
+    assert await running.begin("a", [replace(here, cost=3)]) is None
+    for _ in range(5):
+        assert await running.count(here) == 3
+    assert await running.begin("b", [here]) is None
+    assert await running.begin("c", [here]) is None
+    assert await running.count(here) == 5
+    await running.end("a", [replace(here, cost=3)])
+    assert await running.count(here) == 2
+    assert await running.count(place(5)) == 0
+
+
 async def test_of_requests_at_the_same_moment_no_more_run(running: RunningRequests) -> None:
     here = [place(7)]
     begun = await asyncio.gather(*(running.begin(f"r{number}", here) for number in range(30)))
@@ -184,6 +200,8 @@ async def test_a_store_that_is_away_is_told_of_and_used_again(fragile_valkey: Va
         await running.begin("a", [place(1)])
     with pytest.raises(StorageWriteError):
         await running.end("a", [place(1)])
+    with pytest.raises(StorageWriteError):
+        await running.count(place(1))
     fragile_valkey.start()
     assert await running.begin("a", [place(1)]) is None
     await client.aclose()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from cwm.domain.limits import Bucket, Rate
+from cwm.domain.limits import Bucket, Rate, Use
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
@@ -52,6 +52,22 @@ class LimitsRequestCounts:
     async def spend(self, bucket: Bucket, tokens: int) -> None:
         async with self.guard():
             await self._fixed.hit(_item(bucket.rate), bucket.key, cost=tokens)
+
+    async def requests_in(self, bucket: Bucket) -> Use:
+        key, most, seconds, _ = entry(bucket)
+        async with self.guard():
+            before, before_ends_in, now, now_ends_in = await self.storage.get_sliding_window(key, seconds)
+        used = int(before * before_ends_in / seconds) + now
+        if used < most:
+            return Use(used)
+        return Use(used, seconds_to_wait(bucket.rate, before, before_ends_in, now, now_ends_in))
+
+    async def tokens_in(self, bucket: Bucket) -> Use:
+        key = entry(bucket)[0]
+        async with self.guard():
+            used = await self.storage.get(key)
+            ends_at = await self.storage.get_expiry(key) if used else self.now()
+        return Use(used, max(0.0, ends_at - self.now()))
 
     @cached_property
     def storage(self) -> Any:

@@ -39,6 +39,9 @@ class InProcessRunningRequests:
             if not self._running[place.key]:
                 del self._running[place.key]
 
+    async def count(self, place: ConcurrencyLimit) -> int:
+        return self._running[place.key]
+
     async def keep(self) -> None:
         """Waits for ever: requests of this process need no renewal, because they end with it."""
         await asyncio.Event().wait()

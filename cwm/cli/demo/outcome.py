@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cwm.cli.terminal.wording import size
+from cwm.domain.notation import size
 
 
 @dataclass(frozen=True, slots=True)

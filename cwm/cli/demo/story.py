@@ -19,7 +19,8 @@ from uuid import uuid4
 from cwm.cli.demo.outcome import Continuation, DemoResult
 from cwm.cli.demo.text import FOLLOW_UP, MODULES, Narrator, cut, reading, source_of
 from cwm.cli.gateway.client import call_tool
-from cwm.cli.terminal.wording import count, size
+from cwm.cli.terminal.wording import count
+from cwm.domain.notation import size
 from cwm.domain.prefix import TokenIds, restorable_tokens, stored_chunks
 from cwm.ports.engine import Generation
 from cwm.services.kv.prefix import Prefix

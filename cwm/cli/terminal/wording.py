@@ -1,20 +1,9 @@
-"""Formats numbers, times and lists."""
+"""Formats counts, times and lists; sizes are written by ``cwm/domain/notation.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-
-_STEP = 1024
-
-
-def size(count: float) -> str:
-    """``count`` bytes in the largest unit that leaves at least 1: '1.5 MiB'."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    index = 0
-    while count >= _STEP and index < len(units) - 1:
-        count, index = count / _STEP, index + 1
-    return f"{count:.0f} {units[index]}" if index == 0 else f"{count:.1f} {units[index]}"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

@@ -58,6 +58,21 @@ class CountStore:
 
     async def ask(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """The store's answer, or None if it does not answer; with ``refuse`` CWM-4002 instead of None."""
+        has_answered, answer = await self._answer(work)
+        if has_answered:
+            return answer
+        self.meter.event("limits_not_counted")
+        if self.refuse:
+            raise StorageReadError(
+                "The counts of requests cannot be reached, and without them no request is allowed."
+            )
+        return None
+
+    async def look(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """The store's answer, or None if it does not answer. No request depends on it."""
+        return (await self._answer(work))[1]
+
+    async def _answer(self, work: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
         if self._away_until is None or self.clock.monotonic() >= self._away_until:
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -66,13 +81,8 @@ class CountStore:
                 self._lost()
             else:
                 self._found()
-                return answer
-        self.meter.event("limits_not_counted")
-        if self.refuse:
-            raise StorageReadError(
-                "The counts of requests cannot be reached, and without them no request is allowed."
-            )
-        return None
+                return True, answer
+        return False, None
 
     def _lost(self) -> None:
         if not self.away:
@@ -157,6 +167,10 @@ class Limits:
             self._listening[place.key] -= 1
             if not self._listening[place.key]:
                 del self._listening[place.key]
+
+    def streams(self, place: ConcurrencyLimit) -> int:
+        """The notification streams that are open there, on this gateway."""
+        return self._listening[place.key]
 
     @property
     def counts_tokens(self) -> bool:

@@ -21,7 +21,10 @@ _OPERATOR: Final = "operator"
 
 @dataclass(frozen=True, slots=True)
 class MachineKeys:
-    """For the operator of a gateway. No scopes are checked: whoever can write the database needs none."""
+    """For the operator of a gateway. No scopes are checked: whoever can write the database needs none.
+
+    ``by`` is who did it, for the audit log.
+    """
 
     keys: ApiKeys
     audit: AuditLog
@@ -34,10 +37,14 @@ class MachineKeys:
         scopes: frozenset[AccessScope],
         lasting: timedelta | None,
         workspaces: frozenset[str] = frozenset(),
+        *,
+        key_id: str | None = None,
+        by: str = _OPERATOR,
     ) -> tuple[ApiKey, str]:
         """Create a key; also returns the text that the machine sends, which is stored nowhere.
 
-        CWM-1003 if a name is invalid or there are no scopes; CWM-4001.
+        ``key_id``: 16 hexadecimal digits, chosen before so that a repeated request makes no second key. CWM-1003 if a name
+        is invalid or there are no scopes; CWM-4001, also if the id is taken.
         """
         if not NAME_PATTERN.fullmatch(name):
             raise InvalidParameterError(
@@ -52,7 +59,7 @@ class MachineKeys:
         secret, now = secrets.token_urlsafe(32), self.clock.now()
         key = ApiKey(
             tenant,
-            secrets.token_hex(8),
+            key_id or secrets.token_hex(8),
             name,
             scopes,
             digest_of(secret),
@@ -61,21 +68,21 @@ class MachineKeys:
             workspaces=workspaces,
         )
         await self.keys.add(key)
-        await self._record("key.create", key)
+        await self._record("key.create", key, by)
         return key, written(key.key_id, secret)
 
     async def listed(self, tenant: str) -> list[ApiKey]:
         return await self.keys.listed(tenant)
 
-    async def revoke(self, tenant: str, key_id: str) -> ApiKey:
+    async def revoke(self, tenant: str, key_id: str, by: str = _OPERATOR) -> ApiKey:
         """Revoke a key: every gateway refuses it from now on. CWM-1003 if the key is unknown; CWM-4001."""
         key = await self.keys.revoke(tenant, key_id, self.clock.now())
         if key is None:
             raise InvalidParameterError(f"There is no key {key_id[:64]} in this tenant.", field="key_id")
-        await self._record("key.revoke", key)
+        await self._record("key.revoke", key, by)
         return key
 
-    async def _record(self, event: str, key: ApiKey) -> None:
+    async def _record(self, event: str, key: ApiKey, by: str) -> None:
         details = {
             "key_id": key.key_id,
             "name": key.name,
@@ -83,5 +90,5 @@ class MachineKeys:
             "workspaces": sorted(key.workspaces),
         }
         await self.audit.record(
-            AuditEvent(self.clock.now(), key.tenant, _OPERATOR, event, "success", details=details)
+            AuditEvent(self.clock.now(), key.tenant, by, event, "success", details=details)
         )

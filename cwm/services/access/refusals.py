@@ -65,7 +65,11 @@ class Refusals:
 
     async def note(self, refused: SecurityError, where: str, principal: Principal | None = None) -> None:
         """Count and record a refusal. ``where`` is the face or the tool's name, never text of a stranger."""
-        why = refused.why if isinstance(refused, UnauthenticatedError) else "insufficient_scope"
+        why = (
+            refused.why
+            if isinstance(refused, UnauthenticatedError)
+            else str(refused.context.get("reason", "insufficient_scope"))
+        )
         self.meter.event("access_denied")
         if why == "no_credentials":
             return

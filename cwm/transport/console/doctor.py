@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cwm.domain.access import AccessScope
 from cwm.services.health.findings import FindingStatus
+from cwm.transport.console.access import form
 from cwm.transport.console.pages import Page
 from cwm.transport.console.views import Asked
 
@@ -11,9 +12,12 @@ _ORDER = (FindingStatus.FAULT, FindingStatus.WARN, FindingStatus.OK, FindingStat
 
 
 async def doctor(asked: Asked) -> Page:
-    """It examines on request only: an examination takes seconds and asks the engine for a few tokens."""
+    """It examines for the form on its own page only: an examination takes seconds and asks the engine for a few tokens."""
     asked.principal.require(frozenset({AccessScope.ADMIN}))
-    examination = await asked.services.examine(asked.principal) if asked.text("examine") else None
+    if is_asked := asked.request.method == "POST":
+        form.check(asked.request, await form.read(asked.request))
+    examine = asked.services.examine
+    examination = await examine(asked.principal) if is_asked else examine.last(asked.principal)
     findings = examination.findings if examination else ()
     return Page(
         "doctor.html",

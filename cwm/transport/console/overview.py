@@ -8,20 +8,21 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cwm.domain.access import AccessScope
+from cwm.domain.limits import Level
 from cwm.domain.session import LIVE, SessionQuery, SessionState
-from cwm.domain.window import Durability, Window, WindowQuery
+from cwm.domain.window import Window, WindowQuery
 from cwm.ports.audit import AuditFilter
 from cwm.services.engines.survey import EngineState
 from cwm.services.health.inspect import UPSTREAM, Health, Status
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.reuse import first_hour, periods
 from cwm.transport.console.views import Asked
-from cwm.transport.console.wording import component, percent
+from cwm.transport.console.wording import component, lasting, percent, period
 
 _NEWEST: Final = 8
-_LOOKED_AT: Final = 50
 _NEARLY: Final = 0.8
 _QUARANTINE: Final = "window.quarantine"
+_BUDGETS: Final = {Level.PRINCIPAL: "Your tokens", Level.TENANT: "The tenant's tokens"}
 _RECENT: Final = timedelta(days=7)
 _STATES: Final = {
     Status.HEALTHY: "Everything is well.",
@@ -42,13 +43,17 @@ class Matter:
 async def overview(asked: Asked) -> Page:
     services, principal = asked.services, asked.principal
     now = services.journal.clock.now()
-    health, stats, page, windows, engines, (sums, warned) = await asyncio.gather(
+    health, stats, page, windows, engines, (sums, warned, failed) = await asyncio.gather(
         services.inspect.health(principal=principal),
         services.inspect.cache_stats(principal),
         services.browse.sessions(principal, SessionQuery(states=LIVE, limit=_NEWEST)),
-        services.browse.windows(principal, WindowQuery(limit=_LOOKED_AT)),
+        services.browse.windows(principal, WindowQuery(limit=_NEWEST)),
         services.survey(),
-        asyncio.gather(services.turn_sums.of(principal, first_hour(now)), _warned(asked, now)),
+        asyncio.gather(
+            services.turn_sums.of(principal, first_hour(now)),
+            _warned(asked, now),
+            services.browse.failed_windows(principal),
+        ),
     )
     latest = await services.history.latest(principal, page.sessions)
     return Page(
@@ -60,11 +65,11 @@ async def overview(asked: Asked) -> Page:
             "sessions": page.sessions,
             "more_sessions": page.next_cursor is not None,
             "latest": latest,
-            "windows": windows.windows[:_NEWEST],
+            "windows": windows.windows,
             "kept": sum(count for state, count in stats.sessions.items() if state != SessionState.DELETED),
             "live": sum(stats.sessions.get(state, 0) for state in LIVE),
             "periods": periods(sums, now),
-            "matters": [*_matters(health, windows.windows, engines), *warned],
+            "matters": [*_matters(health, failed, engines), *warned],
         },
     )
 
@@ -78,6 +83,16 @@ async def _warned(asked: Asked, now: datetime) -> list[Matter]:
     if quota and used >= _NEARLY * quota:
         why = f"{percent(used, quota)} % of your quota are used: the next ones may be refused."
         warned.append(Matter("Stored results", why, link("results")))
+    warned += [
+        Matter(
+            _BUDGETS[each.level],
+            f"{percent(each.use.amount, each.most)} % of {each.most:,} in {period(each.rate.seconds)} are used"
+            f"{': turns are refused' if each.use.amount >= each.most else ''}; counted anew in {lasting(each.use.seconds)}.",
+            link("keys"),
+        )
+        for each in await services.usage.near(principal)
+        if each.use is not None and each.most is not None and each.rate is not None
+    ]
     if AccessScope.ADMIN not in principal.scopes:
         return warned
     recent = AuditFilter(event=_QUARANTINE, since=now - _RECENT)
@@ -104,7 +119,7 @@ async def _warned(asked: Asked, now: datetime) -> list[Matter]:
     ]
 
 
-def _matters(health: Health, windows: list[Window], engines: list[EngineState]) -> list[Matter]:
+def _matters(health: Health, failed: list[Window], engines: list[EngineState]) -> list[Matter]:
     unwell = [each for each in health.components if each.status is not Status.HEALTHY]
     matters = [
         Matter(
@@ -117,10 +132,13 @@ def _matters(health: Health, windows: list[Window], engines: list[EngineState]) 
         for each in engines
         if each.draining_since is not None
     ]
-    return matters + [
+    matters += [
         Matter(
             f"Window {each.name}", each.failure or "Its KV could not be stored.", link("windows", each.name)
         )
-        for each in windows
-        if each.durability is Durability.FAILED
+        for each in failed[:_NEWEST]
     ]
+    if len(failed) > _NEWEST:
+        why = f"{len(failed) - _NEWEST:,} older ones failed, too."
+        matters.append(Matter("More windows", why, link("windows")))
+    return matters

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from cwm.domain import notation
 from cwm.transport.console import wording
 from cwm.transport.console.access.frame import frame
 from cwm.transport.console.actions.notices import NOTICES
@@ -130,9 +131,10 @@ def _templates() -> Environment:
     )
     environment.filters |= {
         "number": wording.number,
-        "size": wording.size,
+        "size": notation.size,
         "took": wording.took,
         "lasting": wording.lasting,
+        "period": wording.period,
         "iso": wording.iso,
         "whole_time": wording.whole_time,
         "component": wording.component,

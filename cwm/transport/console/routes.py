@@ -12,13 +12,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cwm.domain.errors import CwmError, InternalError, InvalidParameterError
+from cwm.domain.errors import CwmError, InternalError, InvalidParameterError, SecurityError
 from cwm.services.catalogue import Services
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
 from cwm.transport.console.doctor import doctor
 from cwm.transport.console.engines import engines
 from cwm.transport.console.kept import results, scope, scopes
+from cwm.transport.console.keys.page import keys
 from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, asset, rendered
 from cwm.transport.console.refusal import refusal
@@ -47,9 +48,12 @@ _VIEWS: Final[dict[str, View]] = {
     "/context": scopes,
     "/context/{scope}": scope,
     "/results": results,
+    "/keys": keys,
     "/audit": audit,
     "/doctor": doctor,
 }
+_WITH_A_FORM: Final = frozenset({"/doctor"})
+"""Views that also take the form on their page."""
 _NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
 
 _log = logging.getLogger("cwm.console")
@@ -58,10 +62,16 @@ _log = logging.getLogger("cwm.console")
 def routes(services: Services) -> list[Route]:
     """Every page, the files that pages load, and a page for each address below ``/console`` that is none."""
     pages = [
-        Route(f"{PATH}{path}", _shown(services, view), name=view.__name__) for path, view in _VIEWS.items()
+        Route(
+            f"{PATH}{path}",
+            _shown(services, view, path),
+            methods=["GET", "POST"] if path in _WITH_A_FORM else ["GET"],
+            name=view.__name__,
+        )
+        for path, view in _VIEWS.items()
     ]
     actions = [
-        Route(f"{PATH}{path}", _shown(services, action), methods=["GET", "POST"], name=f"console{path}")
+        Route(f"{PATH}{path}", _shown(services, action, path), methods=["GET", "POST"], name=f"console{path}")
         for path, action in ACTIONS.items()
     ]
     return [
@@ -81,13 +91,15 @@ def absent(why: str) -> list[Route]:
     return [Route(PATH, refuse), Route(f"{PATH}/{{rest:path}}", refuse)]
 
 
-def _shown(services: Services, view: View) -> Callable[[Request], Awaitable[Response]]:
+def _shown(services: Services, view: View, path: str) -> Callable[[Request], Awaitable[Response]]:
     async def show(request: Request) -> Response:
         try:
             page = await view(Asked(services, request.scope[PRINCIPAL], request))
             # A page of fifty turns takes milliseconds, in which other requests are answered.
             return await run_in_threadpool(rendered, page, request)
         except CwmError as error:
+            if isinstance(error, SecurityError):
+                await services.refusals.note(error, f"{PATH}{path}", request.scope[PRINCIPAL])
             return refusal(error, request)
         except Exception:  # noqa: BLE001 - logged; a person gets a page all the same
             _log.exception("a page of the console failed")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-_STEP: Final = 1024
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 # What would change how the text around it is shown: controls, and the marks that set a direction.
 _UNSEEN: Final = re.compile(
@@ -52,15 +51,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def size(value: float) -> str:
-    """Bytes in the largest unit that leaves at least 1: '1.5 MiB'."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    index = 0
-    while value >= _STEP and index < len(units) - 1:
-        value, index = value / _STEP, index + 1
-    return f"{value:,.0f} B" if index == 0 else f"{value:,.1f} {units[index]}"
-
-
 def percent(part: float, whole: float) -> int:
     """The share of ``part``, in whole per cent, rounded down: 100 only if nothing is missing."""
     return int(100 * part / whole) if whole else 0
@@ -76,6 +66,13 @@ def lasting(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds // length:,.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def period(seconds: int) -> str:
+    """What a rate is counted in: 'an hour'."""
+    return {1: "a second", _MINUTE: "a minute", _HOUR: "an hour", _DAY: "a day"}.get(
+        seconds, lasting(seconds)
+    )
 
 
 def iso(at: datetime) -> str:

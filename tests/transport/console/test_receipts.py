@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from cwm.domain.access import AccessScope
+from cwm.domain.access import EVERY, AccessScope
 from cwm.domain.audit import AuditEvent
 from cwm.domain.principal import Principal
-from tests.transport.console.reading import Console
+from tests.transport.console.reading import Console, Document, sound
 from tests.transport.console.scenes import a_working_day
 
+EVERYTHING = Principal("default", "local", EVERY)
 RECEIPT = {
     "verification": "exact",
     "tokens_restored": 4096,
@@ -69,10 +70,27 @@ async def test_a_window_of_a_deleted_conversation_leads_nowhere_that_is_not_ther
             assert answer.status_code == 200, address
 
 
-async def test_the_doctor_examines_on_request_and_says_what_to_do(console: Console) -> None:
+async def test_the_doctor_examines_for_its_own_form_and_says_what_to_do(console: Console) -> None:
     page = await console.page("/doctor")
     assert "It takes some seconds" in page.text
-    examined = await console.page("/doctor?examine=1")
+    form = page.one("form", class_="confirm").attributes
+    token = page.one("input", name_="form_token").attributes["value"]
+    assert (form["method"], form["action"]) == ("post", "/console/doctor")
+    own = {"origin": "http://127.0.0.1:8700"}
+    for fields, headers in (
+        ({"form_token": ""}, own),
+        ({"form_token": "0" * 64}, own),
+        ({"form_token": token}, {"origin": "https://evil.example"}),
+        ({"form_token": token}, {}),
+    ):
+        refused = await console.http.post("/console/doctor", data=fields, headers=headers)
+        assert (refused.status_code, "CWM-9002" in refused.text) == (403, True)
+    await console.page("/doctor?examine=1")
+    assert console.parts.services.examine.last(EVERYTHING) is None
+    answer = await console.http.post("/console/doctor", data={"form_token": token}, headers=own)
+    assert answer.status_code == 200
+    examined = sound(Document(answer.text))
+    assert "Examine again" in (await console.page("/doctor")).text
     findings = [" ".join(each.text.split()) for each in examined.all("li", class_="item")]
     assert findings[0].startswith("fault Model engine (vLLM)")
     assert "What to do: Start vLLM, or set CWM_VLLM_URL" in findings[0]

@@ -33,13 +33,7 @@ def test_a_time_within_a_day_is_how_long_ago_it_was(seconds: int, words: str) ->
     assert wording.ago(NOW - timedelta(seconds=seconds), NOW) == words
 
 
-def test_sizes_counts_and_durations_have_one_notation() -> None:
-    assert [wording.size(count) for count in (0, 1023, 1536, 5 * 1024**3)] == [
-        "0 B",
-        "1,023 B",
-        "1.5 KiB",
-        "5.0 GiB",
-    ]
+def test_counts_and_durations_have_one_notation() -> None:
     assert wording.number(1_234_567) == "1,234,567"
     assert [wording.took(ms) for ms in (84, 2350)] == ["84 ms", "2.4 s"]
     assert wording.percent(999, 1000) == 99

@@ -31,6 +31,13 @@ for at, key in ipairs(KEYS) do
 end
 """
 )
+_COUNT: Final = Script(
+    """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+return redis.call('ZCOUNT', KEYS[1], '(' .. now, '+inf')
+"""
+)
 _writing: Final = partial(connection.writing, "The store of running requests")
 
 
@@ -63,6 +70,10 @@ class RedisRunningRequests:
         self._running.pop(request, None)
         async with _writing():
             await self._trips.tell([("ZREM", _key(place), *_members(request, place)) for place in places])
+
+    async def count(self, place: ConcurrencyLimit) -> int:
+        async with _writing():
+            return int(await self._trips.run(_COUNT, [_key(place)], []))
 
     async def keep(self) -> None:
         """Renew this gateway's requests until cancelled, four times per lifetime."""

@@ -29,9 +29,10 @@ from cwm.adapters.sql.registry.window_writes import (
     share_references,
     window_row,
 )
-from cwm.adapters.sql.rows import window_of
+from cwm.adapters.sql.rows import WINDOW, window_of
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import canaries, sessions
+from cwm.adapters.sql.tables.window_lists import window_search as listed
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.vault import Vault
@@ -48,6 +49,21 @@ _CHUNKS: Final = (
     select(chunk_refs.c.hash, chunk_refs.c.size_bytes, chunk_refs.c.cache_salt)
     .where(chunk_refs.c.tenant == bindparam("of_tenant"), chunk_refs.c.window_name == bindparam("of_name"))
     .order_by(chunk_refs.c.position)
+)
+
+# No index has failed windows, so that they are sought among the newest.
+_NEWEST: Final = (
+    select(listed.c.name)
+    .where(listed.c.tenant == bindparam("of_tenant"))
+    .order_by(listed.c.created_at.desc(), listed.c.name.desc())
+    .limit(bindparam("newest"))
+    .subquery()
+)
+_FAILED: Final = (
+    select(*WINDOW)
+    .join_from(_NEWEST, windows, windows.c.name == _NEWEST.c.name)
+    .where(windows.c.tenant == bindparam("of_tenant"), windows.c.durability == Durability.FAILED.value)
+    .order_by(windows.c.created_at.desc(), windows.c.name.desc())
 )
 
 
@@ -182,6 +198,14 @@ class WindowRecords:
     def windows(self, connection: Connection, tenant: str, query: WindowQuery) -> WindowList:
         """Names sort by byte; a search ignores case by Unicode case folding."""
         return window_search.find(connection, tenant, query)
+
+    @reading
+    def failed_windows(
+        self, connection: Connection, tenant: str, newest: int, circles: frozenset[str] | None = None
+    ) -> list[Window]:
+        found = {"of_tenant": tenant, "newest": newest}
+        rows = connection.execute(_FAILED, found)
+        return [window_of(row) for row in rows if circles is None or row.circle in circles]
 
     @reading
     def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from cwm.transport.console.actions.conversations import CONVERSATIONS
 from cwm.transport.console.actions.engines import ENGINES
+from cwm.transport.console.actions.keys import KEYS, NEW
 from cwm.transport.console.actions.turns import TURNS
 from cwm.transport.console.actions.two_steps import Action
 from cwm.transport.console.actions.upstreams import UPSTREAMS
@@ -18,6 +19,8 @@ _NOUNS: Final[Mapping[str, Mapping[str, Action]]] = {
     "/windows/{window_name}": WINDOWS,
     "/engines/{engine}": ENGINES,
     "/upstreams/{upstream}": UPSTREAMS,
+    "/keys": NEW,
+    "/keys/{key_id}": KEYS,
 }
 ACTIONS: Final[Mapping[str, Action]] = {
     f"{path}/{name}": action for path, actions in _NOUNS.items() for name, action in actions.items()

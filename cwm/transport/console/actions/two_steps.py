@@ -61,8 +61,8 @@ class Step:
 
 
 Prepare: TypeAlias = Callable[[Asked], Awaitable[Step]]
-Perform: TypeAlias = Callable[[Asked, Form], Awaitable[str]]
-"""Does it, and returns the address of the result."""
+Perform: TypeAlias = Callable[[Asked, Form], Awaitable[str | Page]]
+"""Does it, and returns the address of the result, or the page of one that is shown once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,13 @@ class Action:
         if sent.text("revision") != step.revision or step.blocked:
             return self._page(asked, step, sent, 409)
         try:
-            return Redirect(await self.perform(asked, sent))
+            result = await self.perform(asked, sent)
         except CwmError as error:
             await asked.services.journal.injection(asked.principal, f"console: {self.verb}", error)
             if error.kind not in _TO_CORRECT:
                 raise
             return self._page(asked, await self.prepare(asked), sent, STATUS[error.kind], error)
+        return result if isinstance(result, Page) else Redirect(result)
 
     def offered_to(self, principal: Principal, circle: str | None, thing: Any) -> bool:
         is_allowed = self.scopes <= principal.scopes and (

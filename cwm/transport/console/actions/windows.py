@@ -8,13 +8,14 @@ from typing import Final
 
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import MAX_DESCRIPTION_CHARS
+from cwm.domain.notation import size
 from cwm.domain.visibility import Right
 from cwm.domain.window import Window
 from cwm.transport.console.access.form import Form
 from cwm.transport.console.actions.two_steps import READ, TALK, WRITE, Action, Field, Step, given, of_part
 from cwm.transport.console.pages import link
 from cwm.transport.console.views import Asked
-from cwm.transport.console.wording import number, size, whole_time
+from cwm.transport.console.wording import number, whole_time
 
 _SECTION: Final = "Windows"
 _NEVER: Final = "never"

@@ -141,7 +141,8 @@ async def desk(tmp_path: Path, sqlite_template: Path) -> AsyncIterator[Desk]:
         )
         parts = build_parts(settings)
         access = replace(parts.base.access, identity=Said())
-        parts = replace(parts, base=replace(parts.base, access=access))
+        services = replace(parts.services, keys=replace(parts.services.keys, accepted=True))
+        parts = replace(parts, base=replace(parts.base, access=access), services=services)
         transport = httpx2.ASGITransport(assemble(settings, parts), raise_app_exceptions=False)
         async with (
             parts.close(),

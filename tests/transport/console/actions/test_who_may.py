@@ -11,6 +11,8 @@ from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.mcp.requests.permissions import TOOLS
 from tests.transport.console.actions.conftest import ADMIN, OWN, Desk, proposed
 
+DENIED: Final = "security.access_denied"
+LACKS: Final = "insufficient_scope"
 SCOPES: Final = "windows:read windows:write sessions:write"
 TOOL_OF: Final = {
     "/conversations/{session_id}/freeze": "window_freeze",
@@ -31,6 +33,8 @@ TOOL_OF: Final = {
     "/engines/{engine}/drain": "engine_drain",
     "/engines/{engine}/undrain": "engine_drain",
     "/upstreams/{upstream}/accept": "engine_drain",
+    "/keys/create": "engine_drain",
+    "/keys/{key_id}/revoke": "engine_drain",
 }
 """The tool that does the same, else one that needs the same."""
 
@@ -55,6 +59,7 @@ async def things(desk: Desk) -> dict[str, str]:
         "window_name": "kept",
         "engine": "a",
         "upstream": "files",
+        "key_id": "0" * 16,
     }
 
 
@@ -70,6 +75,21 @@ async def test_without_its_scope_an_action_is_neither_shown_nor_done(
     assert (answer.status_code, "CWM-9002" in answer.text) == (403, True)
 
 
+async def test_a_refusal_for_lack_of_a_scope_or_of_a_form_is_in_the_audit_log(desk: Desk) -> None:
+    reader = {"x-scopes": "windows:read", "x-subject": "ann"}
+    await desk.form("/audit", 403, headers=reader)
+    await desk.form("/engines/a/drain", 403, headers=reader)
+    await desk.post("/engines/a/drain", {"form_token": "0"}, origin=OWN)
+    records = await desk.parts.base.trail.newest("default", 10)
+    found = [(each.event.event, each.event.subject, each.event.details) for each in records][::-1]
+    assert found == [
+        (DENIED, "ann", {"why": LACKS, "where": "/console/audit", "required": ["admin"]}),
+        (DENIED, "ann", {"why": LACKS, "where": "/console/engines/{engine}/drain", "required": ["admin"]}),
+        (DENIED, "local", {"why": "form", "where": "/console/engines/{engine}/drain"}),
+    ]
+    assert {each.event.outcome for each in records} == {"CWM-9002"}
+
+
 async def test_links_are_for_who_may(desk: Desk, things: Mapping[str, str]) -> None:
     for page in ("/conversations/talk", f"/turns/{things['turn']}", "/windows/kept", "/engines"):
         reader = await desk.form(page, headers={"x-scopes": "windows:read"})
@@ -78,7 +98,7 @@ async def test_links_are_for_who_may(desk: Desk, things: Mapping[str, str]) -> N
 
 
 @pytest.mark.parametrize(
-    "template", [path for path in ACTIONS if "engine" not in path and "upstream" not in path]
+    "template", [path for path in ACTIONS if not path.startswith(("/engines", "/upstreams", "/keys"))]
 )
 @pytest.mark.parametrize(
     "stranger",

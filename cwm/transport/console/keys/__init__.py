@@ -1,0 +1,1 @@
+"""API keys of the tenant, and the limits on who looks."""
