@@ -60,6 +60,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     def end_streams() -> None:
         drain.begin()
         face.end_streams()
+        parts.services.live.close()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

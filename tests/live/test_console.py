@@ -11,7 +11,7 @@ import openai
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
-from tests.browser.conftest import chromium
+from tests.browser.chromium import chromium
 from tests.browser.visitor import Visitor, visit
 from tests.live.conftest import LiveGateway
 from tests.live.talk import RefusedError, Talk, talk

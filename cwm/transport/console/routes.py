@@ -18,6 +18,7 @@ from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
 from cwm.transport.console.doctor import doctor
 from cwm.transport.console.engines import engines
+from cwm.transport.console.events import Events
 from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.keys.page import keys
 from cwm.transport.console.overview import overview
@@ -77,6 +78,7 @@ def routes(services: Services) -> list[Route]:
     return [
         *pages,
         *actions,
+        Route(f"{PATH}/events", Events(services.live), methods=["GET"]),
         Route(f"{PATH}/static/{{file}}", _static),
         Route(f"{PATH}/{{rest:path}}", _nothing),
     ]
