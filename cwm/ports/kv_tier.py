@@ -95,7 +95,8 @@ class AttachedModel:
 class KvTierFacts:
     """What server and coordinator report of themselves. Sizes are in tokens, None when not reported.
 
-    ``bare_adapters`` are those that store chunks without an authenticating serde.
+    ``bare_adapters`` are those that store chunks without an authenticating serde. ``keyrings``: of the others, the names of the
+    keys that each has, the one that it seals with first, as far as they are reported.
     """
 
     version: str
@@ -105,6 +106,7 @@ class KvTierFacts:
     adapters: tuple[str, ...]
     instances: tuple[str, ...]
     bare_adapters: tuple[str, ...] | None = None
+    keyrings: tuple[tuple[str, ...], ...] = ()
 
     @property
     def lower_tiers(self) -> tuple[Tier, ...]:

@@ -29,6 +29,8 @@ async def test_it_says_what_it_is_and_which_model_stores_in_it(engine_side: Engi
     assert facts is not None
     assert facts.hash_algorithm == "blake3"
     assert (facts.adapters, facts.bare_adapters) == (("valkey", "fs_native"), ())
+    assert len(facts.keyrings) == len(facts.adapters)
+    assert len({ring[0] for ring in facts.keyrings}) == 1
     assert engine_side.kv_tier.lower_tiers() == facts.lower_tiers == (Tier.REDIS, Tier.DISK)
     assert [(a.root, a.world_size, a.block_size) for a in facts.attached] == [
         (engine_side.root, 1, engine_side.chunk)

@@ -23,6 +23,16 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return chunk_seal.Keyring(path)
 
 
+def test_the_names_of_keys_are_at_the_head_of_what_they_seal_and_no_keys(tmp_path: Path) -> None:
+    new, old = secrets.token_hex(32), secrets.token_hex(32)
+    write(tmp_path / "old", old)
+    write(tmp_path / "both", new, old)
+    before, after = (chunk_seal.Keyring(tmp_path / name) for name in ("old", "both"))
+    assert after.names()[1:] == before.names()
+    assert seal(after, b"kv")[1:5].hex() == after.names()[0]
+    assert not {new, old} & set(after.names())
+
+
 def write(path: Path, *lines: str) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text("".join(f"{line}\n" for line in lines))

@@ -54,6 +54,7 @@ class FakeKvTier:
 
     chunk_size: int = 32
     adapters: tuple[str, ...] = ("valkey", "fs_native")
+    keyrings: tuple[tuple[str, ...], ...] = (("key",), ("key",))
     present: bool = True
     away: bool = False
     l1_is_read: bool = False
@@ -78,7 +79,14 @@ class FakeKvTier:
             return None
         attached = tuple(AttachedModel(root, 1, self.chunk_size) for root in self.attached)
         self._last_facts = KvTierFacts(
-            "0.5.6", self.chunk_size, ALGORITHM, attached, self.adapters, (INSTANCE,), bare_adapters=()
+            "0.5.6",
+            self.chunk_size,
+            ALGORITHM,
+            attached,
+            self.adapters,
+            (INSTANCE,),
+            bare_adapters=(),
+            keyrings=self.keyrings,
         )
         return self._last_facts
 

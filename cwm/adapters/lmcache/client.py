@@ -32,6 +32,7 @@ from cwm.settings import ABSENT, Engine
 
 _DOWN: Final = {"source_tier": "l1", "target_tier": "l2"}  # of deploy/engine/cwm_engine/refill.py
 _LOADED: Final = "cwm_loaded"  # of deploy/engine/cwm_engine/load_origins.py
+_KEYS: Final = "cwm_keys"  # of deploy/engine/cwm_engine/report_keys.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
 _PREFETCH_POLL_SECONDS: Final = 0.003  # LMCache does not signal the end of a prefetch
@@ -92,6 +93,7 @@ class LmcacheTier:
             self._instances(),
         )
         attached = {**status.get("cache_context_meta", {}), **status.get("non_cuda_context_meta", {})}
+        below = status["storage_manager"].get("l2_adapters", ())
         facts = KvTierFacts(
             version=str(version).partition("-")[0],
             chunk_size=status["chunk_size"],
@@ -102,11 +104,8 @@ class LmcacheTier:
             ),
             adapters=tuple(adapter["type_name"] for adapter in adapters["adapters"]),
             instances=tuple(instance["instance_id"] for instance in instances),
-            bare_adapters=tuple(
-                a["type"]
-                for a in status["storage_manager"].get("l2_adapters", ())
-                if not a.get("serde_wrapped")
-            ),
+            bare_adapters=tuple(a["type"] for a in below if not a.get("serde_wrapped")),
+            keyrings=tuple(tuple(a[_KEYS]) for a in below if _KEYS in a),
         )
         self._told[:] = [facts]
         return facts

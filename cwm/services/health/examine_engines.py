@@ -111,6 +111,21 @@ def _deployments(findings: Findings, found: Mapping[str, _Found]) -> None:
         findings.ok("deployments", "engines of one model may use each other's KV")
 
 
+def _keyrings(found: Mapping[str, _Found]) -> list[str]:
+    """What one server seals and another cannot open, which that one takes for damaged."""
+    rings = {
+        name: each.facts.keyrings
+        for name, each in found.items()
+        if each.facts is not None and each.facts.keyrings
+    }
+    return [
+        f"What the LMCache server beside {one} seals, that beside {other} cannot open: their keyrings differ."
+        for one, sealing in rings.items()
+        for other, opening in rings.items()
+        if not {ring[0] for ring in sealing} <= {key for ring in opening for key in ring}
+    ]
+
+
 async def _caches(findings: Findings, found: Mapping[str, _Found], kv_tier: KvTier) -> None:
     faults = [f"{name}: {each.cache_fault}" for name, each in found.items() if each.cache_fault]
     kinds: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
@@ -120,11 +135,12 @@ async def _caches(findings: Findings, found: Mapping[str, _Found], kv_tier: KvTi
     if len(kinds) > 1:
         listed = (f"{', '.join(names)}: {chunk} tokens, {kind}" for (chunk, kind), names in kinds.items())
         faults.append(f"LMCache servers differ in chunk size or hash algorithm ({'; '.join(listed)}).")
+    faults += _keyrings(found)
     if faults:
         findings.fault(
             "caches of engines",
             " ".join(faults),
-            "One coordinator has one chunk size and one hash algorithm: start every LMCache server with both, and with --coordinator-url of this coordinator.",
+            "One coordinator has one chunk size and one hash algorithm: start every LMCache server with both, with --coordinator-url of this coordinator, and with one keyring.",
         )
     elif kinds:
         ((chunk, kind), names), *_ = kinds.items()

@@ -59,6 +59,12 @@ class Keyring:
         with self._lock:
             return self._first, self._keys[self._first]
 
+    def names(self) -> list[str]:
+        """The ids of all keys in hexadecimal digits, that of the sealing key first. They tell nothing of the keys."""
+        self._refresh_if_changed()
+        with self._lock:
+            return [self._first.hex(), *(key_id.hex() for key_id in self._keys if key_id != self._first)]
+
     def key(self, key_id: bytes) -> bytes:
         """The key with this id. Raises SealError if the file has none."""
         self._refresh_if_changed()

@@ -20,10 +20,10 @@ from cwm_engine import chunk_seal
 
 class _Sealer(Serializer):
     def __init__(self, ring: chunk_seal.Keyring) -> None:
-        self._ring = ring
+        self.ring = ring
 
     def serialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> int:
-        return chunk_seal.seal(self._ring, _name(key), key.cache_salt, _bytes(src), _bytes(dst))
+        return chunk_seal.seal(self.ring, _name(key), key.cache_salt, _bytes(src), _bytes(dst))
 
     def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
         layouts = zip(layout_desc.shapes, layout_desc.dtypes, strict=True)

@@ -46,6 +46,7 @@ def main() -> None:
     import cwm_engine.serde  # noqa: F401 - importing it registers the serde
     from cwm_engine.load_origins import report_origins
     from cwm_engine.refill import take_refills
+    from cwm_engine.report_keys import report_keys
     from cwm_engine.shared_pool import populate
     from cwm_engine.valkey_login import name_credentials
 
@@ -53,6 +54,7 @@ def main() -> None:
     name_credentials()
     report_origins()
     take_refills()
+    report_keys()
     threading.Thread(target=populate, name="cwm-populate-l1", daemon=True).start()
     sys.exit(lmcache())
 

@@ -78,6 +78,21 @@ async def test_one_coordinator_has_one_chunk_size_and_knows_every_server() -> No
     assert "knows 1 of the LMCache servers beside 2 engines" in alone.message
 
 
+async def test_every_cache_opens_what_the_others_seal() -> None:
+    async def caches(one: tuple[str, ...], other: tuple[str, ...]) -> Finding:
+        tiers = [FakeKvTier(keyrings=(ring,) if ring else ()) for ring in (one, other)]
+        tiers[0].servers["b"] = tiers[1]
+        return (await found(tiers[0], a=FakeEngine(), b=FakeEngine()))["caches of engines"]
+
+    for one, other in ((("new", "old"), ("old", "new")), (("old",), ("old",)), (("old",), ())):
+        assert (await caches(one, other)).status is OK
+    differ = await caches(("new", "old"), ("old",))
+    assert differ.status is FAULT
+    assert "beside a seals, that beside b cannot open" in differ.message
+    assert "beside b seals" not in differ.message
+    assert "one keyring" in differ.fix
+
+
 async def test_a_router_is_said_to_choose_by_itself() -> None:
     findings = await found(FakeKvTier(), {"pool": EngineRules(is_router=True)}, pool=FakeEngine())
     assert findings["routers"].status is OK
