@@ -16,6 +16,7 @@ from cwm.domain.divergence import Divergence
 from cwm.domain.errors import (
     CwmError,
     EngineTimeoutError,
+    SessionAlreadyExistsError,
 )
 from cwm.domain.habits import Repair, RepairPolicies
 from cwm.domain.messages import message_of
@@ -30,6 +31,8 @@ from cwm.services.audit.journal import Journal
 from cwm.services.kv.reuse import Reuse
 from cwm.services.responses.responses import Responses
 from cwm.services.turns.admission import Admission, ClientRequest, Outbound
+from cwm.services.turns.continuation import Continued
+from cwm.services.turns.conversations import Captured
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
 from cwm.services.turns.turns import Answered, RunningTurn, Turns
 
@@ -116,18 +119,41 @@ class PassThrough:
                     principal, incoming.continued, incoming.session_id, incoming.visibility
                 )
                 incoming = replace(incoming, session_id=source.session.id)
-            elif (captured := await self.admission.captured(principal, incoming, request)) is not None:
-                incoming = replace(incoming, session_id=captured.session_id)
-            if incoming.session_id is None:
-                outbound = await self.admission.without_session(principal, request, scope)
             else:
-                request.require_recordable()
-                session_id = await self.admission.session_id(principal, incoming.session_id)
-                turn = scope.enter_context(self.turns.begin(principal, session_id))
-                outbound = await self.admission.to_session(
-                    principal, incoming, request, turn, source, captured, scope
-                )
-            return await self._start(incoming, outbound, scope.pop_all(), principal)
+                captured = await self.admission.captured(principal, incoming, request)
+            chosen = _chosen(incoming, captured)
+            try:
+                outbound = await self._outbound(principal, chosen, request, source, captured, scope)
+            except SessionAlreadyExistsError:
+                if captured is None:
+                    raise
+                # Since it was looked for, somebody else has opened a session of the name that the client gives its conversation.
+                captured = await self.admission.captured(principal, incoming, request)
+                chosen = _chosen(incoming, captured)
+                outbound = await self._outbound(principal, chosen, request, source, captured, scope)
+            return await self._start(chosen, outbound, scope.pop_all(), principal)
+
+    async def _outbound(
+        self,
+        principal: Principal,
+        incoming: ClientRequest,
+        request: TurnRequest,
+        source: Continued | None,
+        captured: Captured | None,
+        scope: ExitStack,
+    ) -> Outbound:
+        """The request as it is sent, in a turn of its session if it has one."""
+        if incoming.session_id is None:
+            return await self.admission.without_session(principal, request, scope)
+        request.require_recordable()
+        session_id = await self.admission.session_id(principal, incoming.session_id)
+        with ExitStack() as work:
+            turn = work.enter_context(self.turns.begin(principal, session_id))
+            outbound = await self.admission.to_session(
+                principal, incoming, request, turn, source, captured, work
+            )
+            scope.push(work.pop_all())
+        return outbound
 
     async def count(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that counts a prompt's tokens. It costs no tokens. CWM-1003, 5001, 5002; 7001 and 7002 over a limit."""
@@ -337,6 +363,11 @@ def _hides_ids(outbound: Outbound, head: Head) -> bool:
     wanted = outbound.request.engine_headers(recorded=outbound.ids_requested)
     present = {name.lower() for name, _ in head.headers}
     return head.status == HTTPStatus.OK and any(name.encode() not in present for name in wanted)
+
+
+def _chosen(incoming: ClientRequest, captured: Captured | None) -> ClientRequest:
+    """The request in the session that was found for it."""
+    return incoming if captured is None else replace(incoming, session_id=captured.session_id)
 
 
 def _departure(incoming: ClientRequest, outbound: Outbound) -> tuple[Mapping[str, str], Departure]:

@@ -310,6 +310,18 @@ async def test_principals_never_share_a_conversation(cwm: Gateway) -> None:
     assert sorted(counts) == [1] * 3 + [2] * 50
 
 
+async def test_people_whose_clients_name_their_conversations_alike_at_once_have_one_each(
+    cwm: Gateway,
+) -> None:
+    people = [{"x-subject": f"person-{number}", **CLAUDE} for number in range(20)]
+    begun = await asyncio.gather(*(say(cwm, HEY, headers=person) for person in people))
+    gone_on = [await say(cwm, *said, ON, headers=p) for p, (_, said) in zip(people, begun, strict=True)]
+    assert len({session_id for session_id, _ in begun}) == len(people)
+    assert [session_id for session_id, _ in begun] == [session_id for session_id, _ in gone_on]
+    for session_id, _ in begun:
+        assert await numbers(cwm, session_id) == [(1, False), (2, True)]
+
+
 async def test_a_request_that_is_sent_again_because_its_client_left_joins_the_first(
     cwm: Gateway, vllm: FakeVllm
 ) -> None:
