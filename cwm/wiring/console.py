@@ -16,6 +16,7 @@ from cwm.transport.console.access.gate import Gate
 from cwm.transport.console.doorstep import route as doorstep
 from cwm.transport.console.pages import PATH
 from cwm.transport.console.routes import absent, routes
+from cwm.transport.console.traces import TraceLinks
 
 _OFF: Final = "The console is turned off: CWM_CONSOLE is false."
 _SIGN_IN: Final = (
@@ -26,7 +27,11 @@ _SIGN_IN: Final = (
 
 def console_routes(settings: Settings, services: Services) -> list[Route]:
     served = settings.serves_console()
-    pages = routes(services) if served else absent(_SIGN_IN if settings.http.console else _OFF)
+    pages = (
+        routes(services, TraceLinks(settings.tracing.trace_url))
+        if served
+        else absent(_SIGN_IN if settings.http.console else _OFF)
+    )
     return [doorstep(to_console=served), *pages]
 
 
