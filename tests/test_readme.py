@@ -19,6 +19,7 @@ README = (ROOT / "README.md").read_text()
 # What a sentence promises, and the tests that hold it. Words of the sentence, then file::test.
 PROMISES = {
     "shows in a browser what is there: each conversation as the tree of its turns": "tests/transport/console/test_pages.py::test_a_conversation_is_shown_as_its_tree",
+    "It changes by itself while agents work": "tests/browser/test_live.py::test_a_list_and_a_tree_show_a_new_turn_without_a_reload",
     "thaws it token for token after the engine was killed": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
     "freezes an LLM's context window under a name": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
     "clones it into branches": "tests/live/test_main_job.py::test_clones_share_blocks_and_diverge",
@@ -114,6 +115,13 @@ def test_the_demo_table_has_the_rows_that_the_demo_prints_and_its_figures_agree(
         41, 6592, {"disk": 6592}, answer, answer,
     )  # fmt: skip
     assert dict(shown) == dict(outcome.facts())
+
+
+def test_its_picture_is_light_to_load() -> None:
+    (name,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    picture = (ROOT / name).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) <= 150_000
 
 
 def test_the_generated_tables_are_current() -> None:

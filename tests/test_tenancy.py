@@ -23,8 +23,9 @@ from mcp import MCPError
 from starlette.routing import Mount, Route
 
 from cwm.settings import Database
+from tests.eventually import eventually
 from tests.tenancy import NOBODY, A, B, TwoTenants, alike, told, two_tenants
-from tests.transport.mcp.gateway import LEGACY, MODERN
+from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent
 from tests.transport.mcp.wire import LIST, Wire, wired
 
 pytestmark = pytest.mark.slow
@@ -106,6 +107,8 @@ EITHER: Final[Mapping[str, tuple[str, ...]]] = {
 OPERATORS: Final = {"/reconcile"}
 PUBLIC: Final = {"/healthz", "/openapi.json", "/readyz", "/metrics"}
 OWN_RECORD: Final = {"/console/audit"}
+# What does not end by itself is listened to in a test of its own.
+STREAMS: Final = {"/console/events"}
 TURN: Final = {"model": "fake", "prompt": "hey", "max_tokens": 1}
 
 
@@ -300,6 +303,29 @@ async def test_what_another_writes_is_told_to_nobody_else(tenants: TwoTenants) -
             assert heard["params"]["uri"] == "cwm://context/tenant/mine"
 
 
+async def test_what_another_does_is_told_to_no_page_of_somebody_else(tenants: TwoTenants) -> None:
+    """B hears of its own turn, and of nobody else's before that: not of another tenant, not of a user's private session."""
+    live, heard = tenants.parts.services.live, list[str]()
+    async with (
+        httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=30) as http,
+        fastmcp_agent(tenants.url, MODERN, "third") as third,
+        fastmcp_agent(tenants.url, MODERN, B) as b,
+    ):
+        for agent, session_id in ((third, "third-live"), (b, f"{B}-live")):
+            await agent.call("session_create", {"session_id": session_id})
+        async with http.stream("GET", "/console/events", headers={"x-tenant": B}) as stream:
+            await eventually(lambda: len(live) == 1)
+            await live.look()
+            for agent, session_id in ((third, "third-live"), (b, f"{B}-live")):
+                await agent.call("session_generate", {"session_id": session_id, "text": "hey"})
+                await live.look()
+            async for line in stream.aiter_lines():
+                heard += [line] if line.startswith("data: ") else []
+                if f"{B}-live" in line:
+                    break
+    assert heard == [f'data: {{"kind":"conversations","ids":["{B}-live"]}}']
+
+
 def routes(tenants: TwoTenants) -> dict[str, set[str]]:
     """Of everything but MCP, by path; ``{…}`` stands for what a client makes up."""
     found = {r.path: set(r.methods or ()) for r in tenants.app.routes if isinstance(r, Route)}
@@ -310,7 +336,7 @@ def routes(tenants: TwoTenants) -> dict[str, set[str]]:
 
 async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -> None:
     paths = set(routes(tenants))
-    assert paths >= OPERATORS | PUBLIC
+    assert paths >= OPERATORS | PUBLIC | STREAMS
     async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=30) as http:
 
         async def ask(method: str, path: str, names: Mapping[str, str]) -> httpx2.Response:
@@ -321,7 +347,7 @@ async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -
             headers = {"x-tenant": B, "cwm-session-id": names["cwm-session-id"]}
             return await http.request(method, path, headers=headers, json=None if method == "GET" else TURN)
 
-        for path in sorted(paths - OPERATORS):
+        for path in sorted(paths - OPERATORS - STREAMS):
             for method in ("GET", "POST", "PUT", "DELETE"):
                 answers = [await ask(method, path, names) for names in (tenants.owned, tenants.unknown)]
                 # An audit tells B what B itself asked for, here or in a test before.

@@ -31,6 +31,13 @@ EVERY: Final = frozenset(AccessScope) - {AccessScope.OTHERS_READ}
 OF_AN_AGENT: Final = EVERY - {AccessScope.ADMIN}
 """The scopes that let an agent use everything agents can use."""
 
+LOOKING: Final = frozenset(
+    {AccessScope.WINDOWS_READ, AccessScope.CONTEXT_READ, AccessScope.ADMIN, AccessScope.OTHERS_READ}
+)
+"""Those that pages need which change nothing."""
+OF_A_GUEST: Final = LOOKING - {AccessScope.CONTEXT_READ}
+"""Those of somebody who looks at the records of another tenant."""
+
 NOTHING: Final[frozenset[AccessScope]] = frozenset()
 
 

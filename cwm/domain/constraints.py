@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Never
 
@@ -66,10 +66,11 @@ class SchemaLimits:
         for value in values:
             measure.value(value, 1, 1)
 
-    def require_tools(self, tools: Any, *, together: bool) -> None:
-        """The same for tool definitions; ``together``: an answer may be constrained to a call of any of them."""
+    def require_tools(self, tools: Any, constrains: Callable[[Any], bool] = lambda _: False) -> None:
+        """The same for tool definitions: those that ``constrains`` picks are compiled together, as one of them is what an answer has to call."""
         each: list[Any] = tools if isinstance(tools, list) else [tools]
-        for values in (each,) if together else [[tool] for tool in each]:
+        together = [tool for tool in each if constrains(tool)]
+        for values in (together, *([tool] for tool in each if not constrains(tool))):
             self.require("tools", *values)
 
 

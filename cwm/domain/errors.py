@@ -81,6 +81,10 @@ class InvalidParameterError(CwmError):
     code, kind = "CWM-1003", ErrorKind.INVALID
 
 
+class ModelDoesNotGenerateError(InvalidParameterError):
+    """Of a model that embeds, scores, ranks or classifies, which was asked for a turn or a session."""
+
+
 class ExclusiveParametersError(CwmError):
     """Of these parameters a request may have one."""
 

@@ -102,7 +102,11 @@ def _time(value: str) -> datetime:
 
 def _binding(query: WindowQuery | SessionQuery) -> bytes:
     """A hash of everything that decides what comes in which order; the page length may differ."""
-    facts = _facts(query) if isinstance(query, WindowQuery) else ["sessions", sorted(query.states or ())]
+    facts = (
+        _facts(query)
+        if isinstance(query, WindowQuery)
+        else ["sessions", sorted(query.states or ()), query.called]
+    )
     circles = None if query.circles is None else sorted(query.circles)
     material = json.dumps([*facts, circles]).encode()
     return hashlib.sha256(material).digest()[:_BINDING_BYTES]

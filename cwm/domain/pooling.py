@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from cwm.domain.errors import InvalidParameterError
+from cwm.domain.errors import InvalidParameterError, ModelDoesNotGenerateError
 
 POOLING_PATHS: Final = (
     "/v1/embeddings",
@@ -88,6 +88,16 @@ def used_tokens(answer: bytes) -> int:
     except ValueError:
         return 0
     return tokens if isinstance(tokens, int) else 0
+
+
+def does_not_generate(model: str, paths: Collection[str]) -> ModelDoesNotGenerateError:
+    """``paths``: those that the model serves instead, in the order of :data:`POOLING_PATHS`."""
+    return ModelDoesNotGenerateError(
+        f"The model '{model}' does not generate. It is for requests to {', '.join(paths)}.",
+        field="model",
+        model=model,
+        serves=list(paths),
+    )
 
 
 def too_large(max_bytes: int) -> InvalidParameterError:

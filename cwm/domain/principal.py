@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from cwm.domain.access import NOTHING, AccessScope, spelled
+from cwm.domain.access import NOTHING, OF_A_GUEST, AccessScope, spelled
 from cwm.domain.errors import InsufficientScopeError
 
 OWNER: Final = "owner:"
@@ -19,6 +19,7 @@ class Principal:
 
     ``scopes``, ``client`` and ``workspaces`` (names of those that it is a member of) vary from request to request and
     are not part of the identity: a refreshed access token is the same principal. They are those of the current request.
+    ``is_guest``: it looks at the records of a tenant that it is no member of.
     """
 
     tenant: str
@@ -26,11 +27,19 @@ class Principal:
     scopes: frozenset[AccessScope] = field(default=NOTHING, compare=False)
     client: str = field(default="", compare=False)
     workspaces: frozenset[str] = field(default=frozenset(), compare=False)
+    is_guest: bool = field(default=False, compare=False)
 
     @property
     def circles(self) -> frozenset[str]:
         """The circles that it is in, see ``cwm/domain/visibility.py``."""
+        if self.is_guest:
+            return frozenset({f"{OWNER}{self.subject}"})
         return frozenset({f"{OWNER}{self.subject}", TENANT, *(WORKSPACE + name for name in self.workspaces)})
+
+    def as_guest_of(self, tenant: str) -> Principal:
+        """Who looks at another tenant's records, with a subject that nobody there has."""
+        subject = f"guest:{self.tenant}:{self.subject}"
+        return Principal(tenant, subject, OF_A_GUEST & self.scopes, self.client, is_guest=True)
 
     def require(self, needed: frozenset[AccessScope]) -> None:
         """Raises CWM-9002 when a scope is missing. Its context lists all needed scopes."""

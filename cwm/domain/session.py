@@ -43,13 +43,17 @@ class SessionMark:
 
 @dataclass(frozen=True, slots=True)
 class SessionQuery:
-    """Sessions in one of ``states``, of ``circles`` and of ``owner`` (of any if None), the newest first, from ``after`` on."""
+    """Sessions in one of ``states``, of ``circles`` and of ``owner`` (of any if None), the newest first, from ``after`` on.
+
+    ``called``: only those that have this text in their id, in one of their tags, or in the name of the client of their current turn.
+    """
 
     states: frozenset[SessionState] | None = None
     limit: int = 50
     after: SessionMark | None = None
     circles: frozenset[str] | None = None
     owner: str | None = None
+    called: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,9 @@ class Engine(Protocol):
 
     async def version(self) -> str: ...
 
+    async def paths(self) -> frozenset[str]:
+        """The paths of its API, which tell what its models are for; empty when the engine does not report them."""
+
     async def health(self) -> None:
         """Raise unless the engine reports that it is healthy. Its cache is not covered."""
 

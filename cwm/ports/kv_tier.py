@@ -185,6 +185,12 @@ class KvTier(Protocol):
     async def storing(self) -> bool:
         """Whether chunks are being written from L1 to a lower tier right now."""
 
+    async def refill(self, prefix: PrefixKey) -> None:
+        """Begin to write the L1 copies of the server beside the prefix's engine to every tier below, also to one that refused them.
+
+        Whether it is still at it :meth:`storing` says. An LMCache without CWM's own launcher does nothing.
+        """
+
     async def drop_l1(self, prefix: PrefixKey) -> None:
         """Remove the L1 copies of a prefix from every instance."""
 

@@ -13,6 +13,7 @@ from cwm.services.context.shared_context import SharedContext
 from cwm.services.engines.survey import Survey
 from cwm.services.health.examine import Examine
 from cwm.services.health.inspect import Inspect
+from cwm.services.health.live import Live
 from cwm.services.kv.turn_sums import TurnSums
 from cwm.services.moves.drain import Drain
 from cwm.services.moves.move import Move
@@ -69,6 +70,7 @@ class Services:
     end_session: EndSession
     browse: Browse
     inspect: Inspect
+    live: Live
     results: Results
     delivery: Delivery
     by_reference: ByReference

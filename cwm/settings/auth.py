@@ -80,6 +80,18 @@ class Auth(Group):
     api_keys: bool = Field(
         False, description="Accept API keys (`cwm keys create`), alone or in addition to access tokens."
     )
+    console_client_id: str | None = Field(
+        None,
+        description="CWM's client id at the issuer, for people who sign in to the console; unset: nobody signs in there. Its redirect "
+        "URI is CWM_PUBLIC_URL and /console/sign-in/return.",
+    )
+    console_client_secret: SecretStr | None = Field(
+        None, description="The secret of that client; unset: it is a public client, with PKCE alone."
+    )
+    console_scopes: str = Field(
+        "",
+        description="What the console asks the issuer for, with spaces between; default: each of CWM's scopes, after the prefix.",
+    )
     public_metrics: bool = Field(
         False, description="Serve /metrics without credentials, although everything else needs them."
     )
@@ -92,6 +104,11 @@ class Auth(Group):
     def required(self) -> bool:
         """Whether requests must be authenticated."""
         return self.oauth_issuer is not None or self.api_keys
+
+    @property
+    def signs_in(self) -> bool:
+        """Whether a person with a browser can say who they are."""
+        return self.api_keys or self.console_client_id is not None
 
     def audiences(self) -> tuple[str, ...]:
         configured_audiences: tuple[str, ...] = split(self.oauth_audience)
@@ -130,6 +147,8 @@ class Auth(Group):
     def _complete(self) -> Self:
         if self.oauth_issuer is not None and self.public_url is None:
             raise ValueError("CWM_OAUTH_ISSUER needs CWM_PUBLIC_URL, the audience of access tokens")
+        if self.console_client_id is not None and self.oauth_issuer is None:
+            raise ValueError("CWM_CONSOLE_CLIENT_ID needs CWM_OAUTH_ISSUER")
         if self.oauth_introspection_url is not None:
             if self.oauth_issuer is None:
                 raise ValueError("CWM_OAUTH_INTROSPECTION_URL needs CWM_OAUTH_ISSUER")

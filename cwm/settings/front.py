@@ -45,7 +45,7 @@ class Http(Group):
     )
     console: bool = Field(
         True,
-        description="Serve the console, pages for browsers, under /console. It is served without authentication only.",
+        description="Serve the console, pages for browsers, under /console. With access tokens only it needs CWM_CONSOLE_CLIENT_ID, for the sign-in.",
     )
     trusted_proxies: str = Field(
         "",

@@ -115,8 +115,8 @@ class Settings:
         return None if url is None else url.get_secret_value()
 
     def serves_console(self) -> bool:
-        """Whether pages for browsers are served. They have no sign-in, so not where callers have to say who they are."""
-        return self.http.console and not self.auth.required
+        """Whether pages for browsers are served: where nobody has to say who they are, or people can."""
+        return self.http.console and (self.auth.signs_in or not self.auth.required)
 
     def session_visibility(self) -> str:
         """The default visibility of sessions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
@@ -16,8 +17,10 @@ from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
+from cwm.domain.access import EVERY, spelled
 from cwm.ports.access_tokens import AccessTokens
 from cwm.ports.audit import AuditLog
+from cwm.ports.authorization_codes import AuthorizationCodes
 from cwm.ports.clock import Clock
 from cwm.ports.identity import Identity
 from cwm.ports.meter import Meter
@@ -29,18 +32,23 @@ from cwm.services.upstreams.tool_desk import ToolDesk
 from cwm.settings import Settings, SettingsError
 from cwm.settings.auth import Auth
 from cwm.settings.urls import on_loopback
+from cwm.transport.console.access.gate import RETURN_PATH
+from cwm.transport.console.pages import PATH as CONSOLE_PATH
 from cwm.transport.http.authentication import Authentication as AuthenticationLayer
 from cwm.transport.http.challenge import ProtectedResource
-from cwm.wiring.console import without_credentials
+
+if TYPE_CHECKING:
+    from cwm.adapters.oauth.fetch import Fetch
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``identity`` authenticates HTTP requests; ``refusals`` records those that were refused."""
+    """``identity`` authenticates HTTP requests; ``refusals`` records those that were refused. ``codes`` signs people in."""
 
     identity: Identity
     refusals: Refusals
     close: Callable[[], Awaitable[None]]
+    codes: AuthorizationCodes | None = None
 
 
 def build_access(
@@ -51,7 +59,14 @@ def build_access(
     refusals = Refusals(audit, clock, meter, tenant)
     if not auth.required:
         return Access(LocalIdentity(tenant), refusals, _nothing)
-    tokens = None if auth.oauth_issuer is None else _access_tokens(auth, auth.oauth_issuer, clock)
+    tokens, codes = None, None
+    if auth.oauth_issuer is not None:
+        # Imported on use, as what it fetches for.
+        from cwm.adapters.oauth.fetch import Fetch
+
+        fetch = Fetch()
+        tokens = _access_tokens(auth, auth.oauth_issuer, fetch, clock)
+        codes = _codes(auth, auth.oauth_issuer, fetch, clock)
     identity = Authentication(
         tenant=tenant,
         clock=clock,
@@ -61,7 +76,7 @@ def build_access(
         scope_prefix=auth.oauth_scope_prefix,
         workspace_claim=auth.oauth_workspace_claim,
     )
-    return Access(identity, refusals, _nothing if tokens is None else tokens.aclose)
+    return Access(identity, refusals, _nothing if tokens is None else tokens.aclose, codes)
 
 
 def build_keys(settings: Settings, database: Database, audit: AuditLog, clock: Clock) -> TenantKeys:
@@ -78,7 +93,7 @@ def guard(app: Starlette, settings: Settings, access: Access) -> None:
         refusals=access.refusals,
         resource=resource,
         public_metrics=auth.public_metrics,
-        nothing_below=without_credentials(settings),
+        others_below=CONSOLE_PATH,
     )
     app.router.routes.extend(resource.routes())
 
@@ -124,16 +139,14 @@ async def _registry(settings: Settings) -> AsyncIterator[tuple[Database, SqlAudi
         await database.dispose()
 
 
-def _access_tokens(auth: Auth, issuer: str, clock: Clock) -> AccessTokens:
+def _access_tokens(auth: Auth, issuer: str, fetch: Fetch, clock: Clock) -> AccessTokens:
     # Imported on use: the signature libraries take memory that a gateway without an issuer does not need.
     from cwm.adapters.oauth.claims import Expected
-    from cwm.adapters.oauth.fetch import Fetch
     from cwm.adapters.oauth.introspected_tokens import IntrospectedTokens
     from cwm.adapters.oauth.signed_tokens import SignedTokens
     from cwm.adapters.oauth.signing_keys import SigningKeys
     from cwm.adapters.oauth.tokens import OAuthTokens
 
-    fetch = Fetch()
     expected = Expected(issuer, auth.audiences(), auth.oauth_leeway_seconds)
     keys = SigningKeys(issuer, auth.oauth_jwks_url, fetch, clock, auth.oauth_keys_seconds)
     opaque = None
@@ -147,6 +160,24 @@ def _access_tokens(auth: Auth, issuer: str, clock: Clock) -> AccessTokens:
             auth.oauth_introspection_cache_seconds,
         )
     return OAuthTokens(SignedTokens(keys, expected, auth.algorithms(), clock), opaque, keys, fetch)
+
+
+def _codes(auth: Auth, issuer: str, fetch: Fetch, clock: Clock) -> AuthorizationCodes | None:
+    if auth.console_client_id is None:
+        return None
+    from cwm.adapters.oauth.authorization_codes import IssuerCodes
+
+    secret = auth.console_client_secret
+    return IssuerCodes(
+        issuer,
+        auth.console_client_id,
+        None if secret is None else secret.get_secret_value(),
+        f"{auth.public_url}{RETURN_PATH}",
+        auth.audiences()[0],
+        auth.console_scopes or " ".join(auth.oauth_scope_prefix + name for name in spelled(EVERY)),
+        fetch,
+        clock,
+    )
 
 
 async def _nothing() -> None:

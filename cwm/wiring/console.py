@@ -1,4 +1,4 @@
-"""The console: its pages, or what stands in their place, and the doorstep that leads to them."""
+"""The console: its pages, or what stands in their place, the sign-in, and the doorstep that leads to them."""
 
 from __future__ import annotations
 
@@ -11,35 +11,54 @@ from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.secret import signing_secrets
 from cwm.services.catalogue import Services
 from cwm.settings import Settings
+from cwm.transport.console.access.entrance import Entrance
 from cwm.transport.console.access.form import FormTokens
 from cwm.transport.console.access.gate import Gate
+from cwm.transport.console.access.sign_in import Cookies
 from cwm.transport.console.doorstep import route as doorstep
-from cwm.transport.console.pages import PATH
 from cwm.transport.console.routes import absent, routes
 from cwm.transport.console.traces import TraceLinks
+from cwm.wiring.access import Access
 
 _OFF: Final = "The console is turned off: CWM_CONSOLE is false."
-_SIGN_IN: Final = (
-    "The console is not served where authentication is configured: it has no sign-in. `cwm sessions`, `cwm turns` "
-    "and `cwm windows` show what it shows."
-)
+_NO_SIGN_IN: Final = "The console is not served: people could not sign in to it. Set CWM_CONSOLE_CLIENT_ID, or accept API keys."
 
 
-def console_routes(settings: Settings, services: Services) -> list[Route]:
+def console_routes(settings: Settings, services: Services, access: Access) -> list[Route]:
     served = settings.serves_console()
-    pages = (
-        routes(services, TraceLinks(settings.tracing.trace_url))
-        if served
-        else absent(_SIGN_IN if settings.http.console else _OFF)
-    )
-    return [doorstep(to_console=served), *pages]
+    if not served:
+        return [doorstep(to_console=False), *absent(_NO_SIGN_IN if settings.http.console else _OFF)]
+    ways = _entrance(settings, services, access).routes() if settings.auth.required else []
+    return [doorstep(to_console=True), *ways, *routes(services, TraceLinks(settings.tracing.trace_url))]
 
 
-def add_gate(app: Starlette, settings: Settings) -> None:
+def add_gate(app: Starlette, settings: Settings, access: Access) -> None:
     """Add what stands before the pages, behind the layer that authenticates every other request."""
-    app.add_middleware(Gate, forms=FormTokens(signing_secrets(settings.isolation), SystemClock()))
+    if settings.serves_console():
+        app.add_middleware(
+            Gate,
+            identity=access.identity,
+            refusals=access.refusals,
+            forms=FormTokens(signing_secrets(settings.isolation), SystemClock()),
+            cookies=_cookies(settings),
+            home=settings.isolation.tenant,
+        )
 
 
-def without_credentials(settings: Settings) -> str | None:
-    """The path at and below which nothing is protected, because nothing is there; None if something is."""
-    return None if settings.serves_console() else PATH
+def _entrance(settings: Settings, services: Services, access: Access) -> Entrance:
+    return Entrance(
+        access.identity,
+        access.refusals,
+        services.journal,
+        _cookies(settings),
+        services.read_audit.trail.tenants,
+        settings.isolation.tenant,
+        takes_keys=settings.auth.api_keys,
+        codes=access.codes,
+        scope_prefix=settings.auth.oauth_scope_prefix,
+    )
+
+
+def _cookies(settings: Settings) -> Cookies:
+    by_https = (settings.auth.public_url or "").startswith("https://")
+    return Cookies(signing_secrets(settings.isolation), SystemClock(), by_https)

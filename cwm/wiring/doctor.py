@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cwm.adapters.redis.room import shared_tier_room
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.clock import time_of
+from cwm.ports.kv_tier import SharedTierRoom
 from cwm.services.health.doctor import Doctor
 from cwm.settings import Settings
 from cwm.wiring.engine_side import EngineSide
@@ -21,6 +21,12 @@ def build_doctor(settings: Settings, base: Foundation, engine_side: EngineSide) 
             return False, str(error)
         return True, f"reachable, schema {schema.REVISIONS[-1]}"
 
+    async def room() -> SharedTierRoom:
+        # Imported on use: a gateway without Redis does not need its client.
+        from cwm.adapters.redis.room import shared_tier_room
+
+        return await shared_tier_room("" if redis_url is None else redis_url.get_secret_value())
+
     return Doctor(
         base.registry,
         engine_side.engine,
@@ -28,7 +34,7 @@ def build_doctor(settings: Settings, base: Foundation, engine_side: EngineSide) 
         base.clock,
         fits,
         lambda: time_of(base.database),
-        (lambda: shared_tier_room(redis_url.get_secret_value())) if redis_url else None,
+        room if redis_url else None,
         settings.engine.weights_digest,
         {name: entry.rules for name, entry in engine_side.engine_list.entries().items()}
         if settings.engines

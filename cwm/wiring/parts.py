@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from cwm import __version__
+from cwm.adapters.sql.marks import SqlMarks
 from cwm.adapters.telemetry.logging import set_level
 from cwm.services.access.usage import Usage
 from cwm.services.audit.reading import ReadAudit
@@ -14,6 +15,7 @@ from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
 from cwm.services.health.examine import Examine
 from cwm.services.health.inspect import Inspect
+from cwm.services.health.live import Live
 from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
@@ -86,6 +88,7 @@ class Parts:
             agent_side.context_upkeep.settle,
             agent_side.agents.aclose,
             base.meter.aclose,
+            self.services.live.aclose,
         ):
             stack.push_async_callback(callback)
         return stack
@@ -138,6 +141,9 @@ def build_parts(settings: Settings) -> Parts:
         end_session=engine_side.end_session,
         browse=engine_side.browse,
         inspect=inspect,
+        live=Live(
+            SqlMarks(base.database), base.registry, engine_side.directory, base.shared.changes, base.clock
+        ),
         shared_context=agent_side.context,
         offers_of_upstreams=OffersOfUpstreams(agent_side.upstreams, agent_side.tool_desk),
         results=agent_side.results,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from starlette.applications import Starlette
@@ -30,6 +30,8 @@ class Server:
     version: str
     instances: list[dict[str, object]] = field(default_factory=list)
     prefetches: int = 0
+    refills: int = 0
+    refills_answer: int = 202
     dropped: list[str] = field(default_factory=list)
     refused: str = ""
     """An instance that the coordinator does not reach."""
@@ -49,8 +51,11 @@ class Server:
     async def _status(self, _: Request) -> JSONResponse:
         return JSONResponse({"chunk_size": 32, "hash_algorithm": "blake3", "storage_manager": {}})
 
-    async def _prefetch(self, _: Request) -> JSONResponse:
+    async def _prefetch(self, request: Request) -> JSONResponse:
         self.prefetches += 1
+        if (await request.json()).get("target_tier") == "l2":
+            self.refills += 1
+            return JSONResponse({"detail": "unsupported prefetch direction"}, self.refills_answer)
         return JSONResponse({"chunks": 0, "status": "noop"})
 
     async def _delete(self, request: Request) -> JSONResponse:
@@ -138,3 +143,21 @@ async def test_a_server_that_is_gone_has_nothing_in_l1_and_one_that_is_there_mus
     two.instances[0]["http_port"] = free_port()
     await tier.drop_l1(KEY)
     assert two.dropped == ["cwm-2"]
+
+
+async def test_the_server_beside_the_engine_of_a_prefix_refills_the_tiers_below_it(
+    tier: LmcacheTier, one: Server, two: Server
+) -> None:
+    await tier.refill(KEY)
+    await tier.refill(replace(KEY, engine="two"))
+    assert (one.refills, two.refills) == (1, 1)
+
+
+async def test_a_server_that_only_loads_refills_nothing_and_any_other_fault_is_one(
+    tier: LmcacheTier, one: Server
+) -> None:
+    one.refills_answer = 400
+    await tier.refill(KEY)
+    one.refills_answer = 503
+    with pytest.raises(EngineResponseError, match="503"):
+        await tier.refill(KEY)

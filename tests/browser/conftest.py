@@ -1,35 +1,15 @@
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 from playwright.async_api import Browser, async_playwright
 
+from tests.browser.chromium import ARGUMENTS, MISSING, chromium
 from tests.browser.house import House, a_house, furnished
 from tests.browser.visitor import Visitor, visit
 from tests.node.programs import installed
-
-# Read here: tests run without any variable of CWM.
-_CHROMIUM: Final = os.environ.get("CWM_TEST_CHROMIUM")
-_NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
-_QUIET: Final = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-sync",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-)
-
-
-def chromium() -> str | None:
-    """The browser that CWM_TEST_CHROMIUM names, else the first one on PATH."""
-    return next((found for name in (_CHROMIUM, *_NAMES) if name and (found := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="session")
@@ -37,11 +17,9 @@ async def browser() -> AsyncIterator[Browser]:
     """One a run; a test that wants it is skipped where there is none."""
     program = chromium()
     if program is None:
-        pytest.skip(
-            "There is no Chromium on PATH and none in CWM_TEST_CHROMIUM; make test-console installs one."
-        )
+        pytest.skip(MISSING)
     async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=program, args=list(_QUIET))
+        launched = await playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
         yield launched
         await launched.close()
 

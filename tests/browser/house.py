@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import httpx2
 from starlette.routing import Route
 
 from cwm.app import create_app
+from cwm.domain.turn_sums import KEPT, TurnSum, hour_of
 from cwm.settings import ABSENT, Database, Engine, Http, Isolation, Retention, Settings
 from tests.adapters.upstream.bad_server import bad_server
 from tests.transport.console import test_audit, test_kept, test_upstreams
@@ -81,6 +83,24 @@ async def a_house(
             yield House(url, Console(client, app.state.parts), routes)
 
 
+async def _counted(console: Console) -> None:
+    """What turns cost in the last seven days, by the hour."""
+    now = hour_of(datetime.now(UTC))
+    sums = {
+        ("default", now - timedelta(hours=hour)): TurnSum(
+            turns=3 + hour % 7,
+            prompt=40_000 + 9_000 * (hour % 5),
+            cached=31_000 + 7_500 * (hour % 5),
+            cold=4_000,
+            cold_ms=2_600,
+        )
+        for hour in range(7 * 24)
+        if 7 <= (now - timedelta(hours=hour)).hour <= 19
+    }
+    records = console.parts.engine_side.turn_sums.records
+    await records.add_turn_sums_of_every_tenant(sums, now - KEPT)
+
+
 @asynccontextmanager
 async def furnished(house: House) -> AsyncIterator[None]:
     """A working day, yesterday's talk, shared keys, stored results, an upstream, and an audit log."""
@@ -93,6 +113,7 @@ async def furnished(house: House) -> AsyncIterator[None]:
         age_minutes=_YESTERDAY_MINUTES,
     )
     house.day.update(await a_working_day(registry))
+    await _counted(console)
     house.names.update(
         session_id="fix-flaky-login-test",
         turn=house.day["sixth"].id,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.browser.house import House
+from tests.browser.screenshots import drawn
 from tests.browser.visitor import Visitor, visit
 
 pytestmark = pytest.mark.browser
@@ -36,6 +39,11 @@ async def test_every_page_fits_a_narrow_screen(browser: Browser, house: House) -
             if (overflow := await visitor.overflow()) > 0:
                 too_wide[path] = overflow
     assert too_wide == {}
+
+
+async def test_every_page_is_drawn_once(browser: Browser, house: House, tmp_path: Path) -> None:
+    assert await drawn(browser, house, tmp_path, {"color_scheme": "dark"}) == len(house.pages())
+    assert len([*tmp_path.glob("*.png")]) == len(house.pages())  # noqa: ASYNC240 - the test waits for nobody
 
 
 async def test_times_are_in_the_readers_zone(browser: Browser, house: House) -> None:

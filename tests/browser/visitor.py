@@ -17,10 +17,11 @@ _SERIOUS: Final = frozenset({"serious", "critical"})
 
 @dataclass
 class Visitor:
-    """``problems``: errors in the browser's console, refusals by the policy, and requests to anybody else."""
+    """``problems``: errors in the browser's console, refusals by the policy, and requests to anybody else; without what is the ``provider``'s, where people sign in."""
 
     page: Page
     url: str
+    provider: str = ""
     problems: list[str] = field(default_factory=list)
 
     async def open(self, path: str = "/console") -> None:
@@ -52,26 +53,31 @@ class Visitor:
         ]
 
     def hear(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
+        if message.type == "error" and not self._is_providers(self.page.url):
             self.problems.append(message.text)
 
     def see(self, request: Request) -> None:
-        if not request.url.startswith(f"{self.url}/"):
+        is_providers = self._is_providers(request.url) or self._is_providers(request.frame.url)
+        if not request.url.startswith(f"{self.url}/") and not is_providers:
             self.problems.append(f"a request to {request.url}")
+
+    def _is_providers(self, address: str) -> bool:
+        """Whether it is the provider's own affair."""
+        return bool(self.provider) and address.startswith(f"{self.provider}/")
 
 
 @asynccontextmanager
-async def visit(browser: Browser, url: str, **how: Any) -> AsyncIterator[Visitor]:
+async def visit(browser: Browser, url: str, provider: str = "", **how: Any) -> AsyncIterator[Visitor]:
     """A visit with a fresh profile. It fails at its end where something went wrong during it."""
     context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"], **how)
     context.set_default_timeout(_BOUND_MS)
     await context.add_init_script(_REPORTS)
     page = await context.new_page()
-    visitor = Visitor(page, url)
+    visitor = Visitor(page, url, provider)
     page.on("console", visitor.hear)
     page.on("pageerror", lambda error: visitor.problems.append(str(error)))
     page.on("dialog", lambda dialog: visitor.problems.append(f"a dialog: {dialog.message}"))
     page.on("request", visitor.see)
     yield visitor
     await context.close()
-    assert visitor.problems == []
+    assert visitor.problems == [], visitor.problems

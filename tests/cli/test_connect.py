@@ -111,6 +111,30 @@ async def test_writing_keeps_what_a_file_has_and_shows_what_changes(
     assert path.read_text() == "// mine\n{}"
 
 
+def configurations(folder: Path) -> set[Path]:
+    """Files that a client could read."""
+    return {path for path in folder.rglob("*") if ".json" in path.name or ".toml" in path.name}
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [("claude-code", "ANTHROPIC_BASE_URL"), ("opencode", "baseURL"), ("codex", "base_url")],
+)
+async def test_what_would_change_for_both_faces_is_shown_and_nothing_is_written_unless_somebody_agrees(
+    name: str, asks: str, url: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "codex"
+    folder.mkdir()
+    before = configurations(tmp_path)
+    run = await connect(tmp_path, name, "--write", "--url", url, CODEX_HOME=str(folder))
+    assert run.returncode == 1
+    added = [line for line in run.stdout.splitlines() if line.startswith("+")]
+    assert any(asks in line and url in line for line in added)
+    assert any(f"{url}/mcp" in line for line in added)
+    assert "Write this?" in run.stdout
+    assert configurations(tmp_path) == before
+
+
 async def test_codex_gets_its_tables_behind_what_its_file_has(url: str, tmp_path: Path) -> None:
     home = {"CODEX_HOME": str(tmp_path / "codex"), "CWM_API_KEY": "a-key"}
     path = tmp_path / "codex" / "config.toml"

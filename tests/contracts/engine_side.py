@@ -34,6 +34,9 @@ class Faults(Protocol):
     async def lose(self, key: PrefixKey, keep: int = 0) -> None:
         """Every copy behind the first few chunks is gone."""
 
+    async def lose_in_redis(self, key: PrefixKey) -> None:
+        """Redis has none of the prefix, as if it had been full when it was stored."""
+
     async def spoil(self, key: PrefixKey, at: int) -> None:
         """One chunk's value in Redis is damaged, and L1 has none of the prefix."""
 
@@ -113,6 +116,9 @@ class _InMemory:
     async def lose(self, key: PrefixKey, keep: int = 0) -> None:
         self.tier.lose(key, keep=keep)
 
+    async def lose_in_redis(self, key: PrefixKey) -> None:
+        self.tier.lose(key, [Tier.REDIS])
+
     async def spoil(self, key: PrefixKey, at: int) -> None:
         await self.tier.drop_l1(key)
         self.tier.damage(key, at, Copy.BROKEN, [Tier.REDIS])
@@ -136,6 +142,9 @@ class _Real:
         hashes = chunk_hashes(key.token_ids, self.live.chunk_size)[keep:]
         for stored in (InRedis(self.redis), OnDisk(self.live.storage_path / "kv")):
             await stored.remove((await copies(stored, hashes)).names)
+
+    async def lose_in_redis(self, key: PrefixKey) -> None:
+        await InRedis(self.redis).remove((await self._in_redis(key)).names)
 
     async def spoil(self, key: PrefixKey, at: int) -> None:
         stored = await self._in_redis(key)

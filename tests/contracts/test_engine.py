@@ -20,6 +20,7 @@ async def test_one_model_is_served_from_a_path_and_says_its_length(engine_side: 
     assert served.max_model_len >= 4 * engine_side.chunk
     assert (await engine_side.engine.version()).count(".") == 2
     assert await engine_side.engine.kv_dtype() == "auto"
+    assert "/v1/completions" in await engine_side.engine.paths()
     await engine_side.engine.health()
 
 

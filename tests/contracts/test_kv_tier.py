@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+
 import pytest
 
 from cwm.adapters.lmcache.hashes import chunk_hashes
@@ -131,6 +134,37 @@ async def test_what_was_deleted_is_stored_again_by_the_next_request_over_it(engi
     await engine_side.kv_tier.delete(key, engine_side.kv_tier.expected_hashes(key) or ())
     assert (await engine_side.ask(ids)).cached_tokens == 2 * engine_side.chunk, "the engine has it itself"
     await engine_side.settled(key, 2)
+
+
+async def test_what_redis_alone_lacks_no_request_stores_there_but_a_refill_does(
+    engine_side: EngineSide,
+) -> None:
+    ids, tier = engine_side.ids(2), engine_side.kv_tier
+    key = await engine_side.stored(ids)
+    await engine_side.faults.lose_in_redis(key)
+    await engine_side.ask(ids)
+    await engine_side.settled(key, 2)
+    await tier.drop_l1(key)
+    assert await tier.prefetch(key) == Prefetched(2, 2, {Tier.DISK: 2})
+    await engine_side.faults.forget_gpu()
+    await engine_side.ask(ids)
+    await engine_side.settled(key, 2)
+    await tier.drop_l1(key)
+    assert await tier.prefetch(key) == Prefetched(2, 2, {Tier.DISK: 2})
+    loaded: Mapping[Tier, int] | None = None
+    async with asyncio.timeout(30):
+        while loaded != {Tier.REDIS: 2}:
+            await tier.refill(key)
+            await engine_side.settled(key, 2)
+            await tier.drop_l1(key)
+            loaded = (await tier.prefetch(key)).loaded
+
+
+async def test_a_refill_of_what_nobody_stored_is_no_error(engine_side: EngineSide) -> None:
+    key = engine_side.key(engine_side.ids(2))
+    await engine_side.kv_tier.refill(key)
+    assert await engine_side.kv_tier.prefetch(key) == Prefetched(0, 2, {})
+    await engine_side.kv_tier.refill(engine_side.key(engine_side.ids(0, engine_side.chunk - 1)))
 
 
 async def test_pins_count_chunk_by_chunk_and_know_no_owner(engine_side: EngineSide) -> None:

@@ -17,8 +17,9 @@ from cwm.domain.errors import (
     StorageCorruptionError,
     StorageWriteError,
 )
+from cwm.domain.prefix import digest
 from cwm.domain.session import LIVE, Session, SessionMark, SessionQuery, SessionState
-from cwm.domain.turn import Message, TurnParts, TurnQuery
+from cwm.domain.turn import Message, TurnParts, TurnQuery, TurnTag
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import (
     IDS,
@@ -265,6 +266,41 @@ async def test_the_sessions_of_one_owner_are_listed(registry: Registry) -> None:
     for session_id, owner in (("s1", "ann"), ("s2", "bob"), ("s3", "ann")):
         await registry.add_session(a_session(session_id, owner=owner), ())
     assert _ids(await registry.sessions("acme", SessionQuery(owner="ann"))) == ["s3", "s1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Login", ["fix-login"]),
+        ("opencode", ["s2"]),
+        ("RELEASE", ["s3"]),
+        ("i", ["s3", "fix-login"]),
+        ("%", []),
+        ("_", []),
+        ("x_login", []),
+    ],
+)
+async def test_sessions_are_found_by_a_part_of_their_id_their_client_or_a_tag(
+    registry: Registry, text: str, found: list[str]
+) -> None:
+    for minute, (name, client) in enumerate((("fix-login", "codex"), ("s2", "OpenCode/1.18"), ("s3", "pi"))):
+        session = a_session(name, created_at=NOW + timedelta(minutes=minute))
+        await registry.add_session(session, ())
+        turn = await registry.begin_turn(a_turn(f"{name}-1", name, client=client), session.created_at)
+        assert turn is not None
+        count, whole = len(IDS), digest(IDS)
+        ended = replace(
+            turn,
+            prompt_tokens=count,
+            total_tokens=count,
+            prompt_digest=whole,
+            digest=whole,
+            ended_at=LATER,
+            main=True,
+        )
+        assert await registry.end_turn(ended, TurnParts(IDS)) is not None
+    await registry.tag(TurnTag("acme", "the-Release", "s3", "s3-1", "ann", NOW))
+    assert _ids(await registry.sessions("acme", SessionQuery(called=text))) == found
 
 
 async def test_live_sessions_are_found_by_their_first_sixteen_ids(registry: Registry) -> None:

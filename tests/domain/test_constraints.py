@@ -82,9 +82,10 @@ def test_ordinary_schemas_pass(schema: dict[str, Any]) -> None:
 
 def test_tools_count_one_by_one_unless_an_answer_is_constrained_to_them() -> None:
     tools = [{"function": {"name": f"t{number}", "parameters": of_strings(600)}} for number in range(2)]
-    LIMITS.require_tools(tools, together=False)
+    LIMITS.require_tools(tools)
+    LIMITS.require_tools(tools, lambda tool: tool["function"]["name"] == "t0")
     with pytest.raises(InvalidParameterError, match="'tools'"):
-        LIMITS.require_tools(tools, together=True)
+        LIMITS.require_tools(tools, lambda _: True)
 
 
 @pytest.mark.parametrize(

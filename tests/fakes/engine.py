@@ -64,6 +64,7 @@ class FakeEngine:
     fingerprint: str = "fp-1"
     weights: str | None = "w-1"
     generates: bool = True
+    reports_paths: bool = True
     starts: int = 1
     max_model_len: int = 8192
     template: str = "chatml"
@@ -102,6 +103,11 @@ class FakeEngine:
     async def version(self) -> str:
         await self.health()
         return _VERSION
+
+    async def paths(self) -> frozenset[str]:
+        await self.health()
+        served = {"/v1/completions"} if self.generates else {"/pooling", "/v1/embeddings"}
+        return frozenset(served if self.reports_paths else ())
 
     async def health(self) -> None:
         self.calls += 1

@@ -60,7 +60,7 @@ class FakeKvTier:
     beside_engines: dict[str, int] = field(default_factory=dict)
     """How many leading chunks of any prefix the server of an engine has on its own."""
     servers: dict[str, Self] = field(default_factory=dict)
-    """Of engines that have another server than this one; what is below L1 they share."""
+    """Of engines that have another server than this one; they share the Redis, and each has a disk of its own."""
     lookup_gate: asyncio.Event | None = None
     lookups: int = 0
     full: set[Tier] = field(default_factory=set)
@@ -172,6 +172,13 @@ class FakeKvTier:
                     self._put(name, tier, copy)
         return busy
 
+    async def refill(self, prefix: PrefixKey) -> None:
+        if (server := self.beside(prefix.engine)) is not self:
+            return await server.refill(prefix)
+        if self._asked():
+            self._on_their_way += self.names(prefix)
+        return None
+
     async def drop_l1(self, prefix: PrefixKey) -> None:
         for name in self.names(prefix) if self._asked() and not self.l1_is_read else []:
             for server in self._all():
@@ -181,7 +188,8 @@ class FakeKvTier:
         """Whether they are pinned or not."""
         for name in hashes if self._asked() else ():
             for tier in ALL:
-                self._take(Name(prefix.root, prefix.cache_salt, name), tier)
+                for server in self._all():
+                    server._take(Name(prefix.root, prefix.cache_salt, name), tier)
         return len(hashes) if self.present else 0
 
     async def usage(self) -> list[TierUsage]:
@@ -259,18 +267,18 @@ class FakeKvTier:
 
     def _put(self, name: Name, tier: Tier, copy: Copy) -> None:
         if tier not in self.full:
-            for server in (self,) if tier is Tier.CPU else self._all():
+            for server in self._all() if tier is Tier.REDIS else (self,):
                 server.copies.setdefault(name, {})[tier] = copy
             self._news.append((name, tier, True))
 
     def _take(self, name: Name, tier: Tier) -> None:
-        for server in (self,) if tier is Tier.CPU else self._all():
+        for server in self._all() if tier is Tier.REDIS else (self,):
             if server.copies.get(name, {}).pop(tier, None) is not None:
                 server._news.append((name, tier, False))
 
 
 def several(*names: str) -> dict[str, FakeKvTier]:
-    """A server beside each of these engines: L1 is its own, the tiers below are shared."""
+    """A server beside each of these engines: L1 and the disk are its own, the Redis is shared."""
     servers = {name: FakeKvTier() for name in names}
     for server in servers.values():
         server.servers = {name: other for name, other in servers.items() if other is not server}

@@ -24,6 +24,7 @@ class LiveGateway:
     tenant: str
     model: str
     db_path: Path
+    pid: int
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +71,7 @@ def served(engine: LiveEngine, database: Path, tenant: str, **more: str) -> Iter
     try:
         ready = process.stdout.readline()
         assert "ready" in ready, ready + process.stdout.read()
-        yield LiveGateway(f"http://127.0.0.1:{port}", tenant, engine.model_name, database)
+        yield LiveGateway(f"http://127.0.0.1:{port}", tenant, engine.model_name, database, process.pid)
     finally:
         process.terminate()
         process.communicate(timeout=60)

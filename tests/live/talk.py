@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import httpx2
 from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
 from mcp.types import TextContent
 
 
@@ -76,10 +77,11 @@ def cached(choice: dict[str, Any]) -> int:
 
 
 @asynccontextmanager
-async def talk(url: str, model: str, mode: str = "auto") -> AsyncIterator[Talk]:
+async def talk(url: str, model: str, mode: str = "auto", key: str | None = None) -> AsyncIterator[Talk]:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
     async with (
-        httpx2.AsyncClient(timeout=120, trust_env=False) as http,
-        Client(f"{url}/mcp", mode=mode) as mcp,
+        httpx2.AsyncClient(timeout=120, trust_env=False, headers=headers) as http,
+        Client(StreamableHttpTransport(f"{url}/mcp", headers=headers), mode=mode) as mcp,
     ):
         yield Talk(url, model, mcp, http)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -332,34 +333,109 @@ def test_what_pins_and_deletes_waits_for_the_coordinator(without_coordinator: Wi
     assert "Without it" in coordinator["message"]
 
 
-async def test_a_move_while_valkey_is_full_is_refused_and_loses_nothing(
-    fleet: LiveEngine, front: LiveGateway
-) -> None:
+@dataclass(frozen=True, slots=True)
+class FullValkey:
+    """What became of two sessions of one engine whose KV a full Valkey refused."""
+
+    refused: RefusedError
+    """The move of the first one meanwhile."""
+    frozen: dict[str, Any]
+    moved: dict[str, Any]
+    """The same move once Valkey had room again."""
+    drained: dict[str, Any]
+    """The drain of the second one's engine, after that."""
+    answers: list[dict[str, Any]]
+    """The next turns: of the first one while Valkey was full and after its move, of the second one after the drain."""
+    undisturbed: list[list[int]]
+    context_tokens: list[int]
+
+
+@pytest.fixture(scope="module")
+def full_valkey(fleet: LiveEngine, front: LiveGateway) -> FullValkey:
+    return asyncio.run(_full_valkey(fleet, front))
+
+
+async def _full_valkey(fleet: LiveEngine, front: LiveGateway) -> FullValkey:
     one, two = fleet.engines
-    session = "meets_a_full_valkey"
-    async with talk(front.url, front.model) as client, Redis.from_url(fleet.redis_url) as valkey:
-        await client.tool("session_create", session_id=session)
-        await client.tool("session_move", session_id=session, engine=one.name)
+    sessions = ("meets_a_full_valkey", "meets_it_too")
+    async with talk(front.url, front.model) as client:
+        for session in sessions:
+            await client.tool("session_create", session_id=session)
+            await client.tool("session_move", session_id=session, engine=one.name)
+        async with _without_room(fleet):
+            _, ids = await client.fill(words(400), sessions[0])
+            _, ids_too = await client.fill(words(300), sessions[1])
+            prompt, prompt_too = [*ids, *words(20)], [*ids_too, *words(20)]
+            undisturbed = await _directly(client, one.vllm_url, prompt)
+            undisturbed_too = await _directly(client, one.vllm_url, prompt_too)
+            with pytest.raises(RefusedError) as refused:
+                await client.tool("session_move", session_id=sessions[0], engine=two.name)
+            answer = await client.complete(prompt, session=sessions[0], max_tokens=_ANSWER_TOKENS)
+            frozen = await client.tool(
+                "window_freeze",
+                session_id=sessions[0],
+                window_name="beside_a_full_valkey",
+                keep_session=True,
+            )
+        further = [*prompt, *answer["token_ids"], *words(20)]
+        undisturbed_further = await _directly(client, one.vllm_url, further)
+        moved = await client.tool("session_move", session_id=sessions[0], engine=two.name)
+        drained = await client.tool("engine_drain", engine=one.name)
+        answers = [
+            answer,
+            await client.complete(further, session=sessions[0], max_tokens=_ANSWER_TOKENS),
+            await client.complete(prompt_too, session=sessions[1], max_tokens=_ANSWER_TOKENS),
+        ]
+        await client.tool("engine_drain", engine=one.name, undo=True)
+    return FullValkey(
+        refused.value,
+        frozen,
+        moved,
+        drained,
+        answers,
+        [undisturbed, undisturbed_further, undisturbed_too],
+        [len(ids), len(prompt) + _ANSWER_TOKENS, len(ids_too)],
+    )
+
+
+@asynccontextmanager
+async def _without_room(fleet: LiveEngine) -> AsyncIterator[None]:
+    """Valkey refuses every write for as long as the block lasts."""
+    async with Redis.from_url(fleet.redis_url) as valkey:
         limits = await valkey.config_get("maxmemory*")
         await valkey.config_set("maxmemory-policy", "noeviction")
         await valkey.config_set("maxmemory", 1)
         try:
-            _, ids = await client.fill(words(400), session)
-            prompt = [*ids, *words(20)]
-            undisturbed = await _directly(client, one.vllm_url, prompt)
-            with pytest.raises(RefusedError) as refused:
-                await client.tool("session_move", session_id=session, engine=two.name)
-            answer = await client.complete(prompt, session=session, max_tokens=_ANSWER_TOKENS)
-            frozen = await client.tool(
-                "window_freeze", session_id=session, window_name="beside_a_full_valkey", keep_session=True
-            )
+            yield
         finally:
             await valkey.config_set("maxmemory", str(limits["maxmemory"]))
             await valkey.config_set("maxmemory-policy", str(limits["maxmemory-policy"]))
-    assert (refused.value.code, refused.value.context["blocks_found"]) == ("CWM-4001", 0)
-    assert cached(answer) >= restorable_tokens(len(ids), 32)
-    assert answer["token_ids"] == undisturbed
-    assert frozen["durability"] == "durable"
+
+
+def test_a_move_while_valkey_is_full_is_refused_and_loses_nothing(full_valkey: FullValkey) -> None:
+    refused = full_valkey.refused
+    assert (refused.code, refused.context["blocks_found"]) == ("CWM-4001", 0)
+    assert full_valkey.frozen["durability"] == "durable"
+
+
+def test_once_valkey_has_room_the_same_move_stores_what_it_had_refused(full_valkey: FullValkey) -> None:
+    moved = full_valkey.moved
+    assert moved["blocks_found"] == moved["blocks_total"] > 10
+    assert moved["tokens_restored"] == restorable_tokens(full_valkey.context_tokens[1], 32)
+    assert moved["canary"]["result"] == "exact"
+
+
+def test_a_drain_leaves_no_session_behind_whose_kv_a_full_valkey_had_refused(full_valkey: FullValkey) -> None:
+    assert full_valkey.drained["stayed"] == []
+    assert full_valkey.drained["moved"] >= 1
+
+
+def test_no_turn_before_or_after_that_is_cold_or_says_anything_else(full_valkey: FullValkey) -> None:
+    for answer, undisturbed, count in zip(
+        full_valkey.answers, full_valkey.undisturbed, full_valkey.context_tokens, strict=True
+    ):
+        assert cached(answer) >= restorable_tokens(count, 32)
+        assert answer["token_ids"] == undisturbed
 
 
 def test_a_stream_whose_engine_was_killed_goes_on_without_a_seam(outage: Outage) -> None:

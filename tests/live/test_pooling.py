@@ -14,9 +14,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.live.conftest import LiveGateway, _free_port, served
+from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine
 from tests.live.talk import RefusedError, talk, words
+from tests.postgres import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -36,7 +37,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def embedder_url(live_engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The tiny model's last layer as an embedding, on a vLLM without LMCache."""
-    port = _free_port()
+    port = free_port()
     folder = tmp_path_factory.mktemp("embedder")
     commands = live_engine.engines[0].commands
     arguments = [
@@ -123,13 +124,17 @@ async def test_a_model_that_embeds_has_no_session_no_turn_and_no_window(pair: Pa
             for path, body in (
                 ("/v1/completions", {"prompt": words(40)}),
                 ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+                ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}),
             )
         ]
         with pytest.raises(RefusedError) as no_window:
             await client.tool("window_freeze", session_id="s-embeds", window_name="w")
         listed = (await client.tool("session_list"))["sessions"]
-    assert no_session.value.code == "CWM-5002"
-    assert [turn.json()["error"]["code"] for turn in turns] == ["CWM-5002", "CWM-5002"]
+    assert no_session.value.code == "CWM-1003"
+    assert "/v1/embeddings" in no_session.value.context["serves"]
+    for turn in turns:
+        assert (turn.status_code, turn.json()["error"]["code"]) == (400, "CWM-1003")
+        assert f"'{_EMBEDDER}' does not generate. It is for requests to /v1/embeddings" in turn.text
     assert no_window.value.code == "CWM-2001"
     assert _EMBEDDER not in {session["model"] for session in listed}
 

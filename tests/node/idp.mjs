@@ -13,6 +13,11 @@ const secret = (client_id, more = {}) => ({
   response_types: [],
   ...more,
 });
+const person = {
+  response_types: ['code'],
+  redirect_uris: [`${new URL(process.env.AUDIENCE).origin}/console/sign-in/return`],
+  grant_types: ['authorization_code'],
+};
 const signing = async (alg, kid) => {
   const { privateKey } = await generateKeyPair(alg, { extractable: true });
   return { ...(await exportJWK(privateKey)), alg, kid, use: 'sig' };
@@ -35,6 +40,8 @@ const provider = new Provider(issuer, {
       redirect_uris: ['http://127.0.0.1/callback'],
       grant_types: ['authorization_code', 'refresh_token'],
     },
+    secret('console', person),
+    { client_id: 'viewer', token_endpoint_auth_method: 'none', ...person },
   ],
   pkce: { required: () => true },
   issueRefreshToken: async (_ctx, client) => client.grantTypeAllowed('refresh_token'),

@@ -30,6 +30,7 @@ from cwm.ports.kv_tier import (
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import ABSENT, Engine
 
+_DOWN: Final = {"source_tier": "l1", "target_tier": "l2"}  # of deploy/engine/cwm_engine/refill.py
 _LOADED: Final = "cwm_loaded"  # of deploy/engine/cwm_engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
@@ -247,6 +248,17 @@ class LmcacheTier:
             controller["pending_keys_count"] or controller["in_flight_task_count"]
             for controller in storage["store_controllers"].values()
         ) or any(l1["write_locked_count"] for l1 in storage["l1_managers"].values())
+
+    async def refill(self, prefix: PrefixKey) -> None:
+        server = self._servers.get(prefix.engine, self._server)
+        if not self._present or server == ABSENT:
+            return
+        try:
+            await self._post(f"{server}/cache/prefetches", {**_body(prefix), **_DOWN})
+        except EngineResponseError as refused:
+            # Of stock LMCache, which only loads.
+            if refused.context.get("status") != 400:
+                raise
 
     async def drop_l1(self, prefix: PrefixKey) -> None:
         if not self._present:

@@ -31,14 +31,21 @@ class Fetch:
         return await self._ask("GET", url)
 
     async def post(
-        self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None = None
+        self,
+        url: str,
+        form: Mapping[str, str],
+        auth: tuple[str, str] | None = None,
+        also: frozenset[int] = frozenset(),
     ) -> dict[str, Any]:
-        return await self._ask("POST", url, data=dict(form), auth=auth)
+        """The JSON object that answers, with status 200 or one of ``also``. Raises CWM-5005."""
+        return await self._ask("POST", url, also, data=dict(form), auth=auth)
 
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def _ask(self, method: str, url: str, **request: Any) -> dict[str, Any]:
+    async def _ask(
+        self, method: str, url: str, also: frozenset[int] = frozenset(), **request: Any
+    ) -> dict[str, Any]:
         headers = {"accept": "application/json", "accept-encoding": "identity"}
         try:
             # Needed beside the client's own timeout, which starts again with every byte.
@@ -46,7 +53,7 @@ class Fetch:
                 asyncio.timeout(self._seconds),
                 self._http.stream(method, url, headers=headers, **request) as answer,
             ):
-                if answer.status_code != 200:
+                if answer.status_code not in {200, *also}:
                     raise _unavailable(url, f"answers {answer.status_code}")
                 document = json.loads(await _body(answer, url))
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:

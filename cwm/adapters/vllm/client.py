@@ -59,6 +59,7 @@ _JSON: Final = (b"content-type", b"application/json")
 # Served with --enable-scale-out.
 _ABORT: Final = "/inference/v1/abort_requests"
 _RENDER: Final = "/v1/chat/completions/render"
+_DOCUMENT: Final = "/openapi.json"
 _parsed = lru_cache(64)(httpx2.URL)
 
 
@@ -134,6 +135,13 @@ class VllmEngine:
 
     async def version(self) -> str:
         return wire.understand(wire.version, await self._get("/version"), "/version")
+
+    async def paths(self) -> frozenset[str]:
+        try:
+            document = await self._get(_DOCUMENT)
+        except EngineResponseError:
+            return frozenset()
+        return wire.understand(wire.paths, document, _DOCUMENT)
 
     async def health(self) -> None:
         await self._get("/health")

@@ -74,6 +74,9 @@ class VllmFleet:
     async def version(self) -> str:
         return await self._first.version()
 
+    async def paths(self) -> frozenset[str]:
+        return await self._first.paths()
+
     async def health(self) -> None:
         await self._of_all(lambda engine: engine.health())
 

@@ -135,6 +135,11 @@ def rendered_ids(answer: Mapping[str, Any]) -> TokenIds:
     return tuple(answer["token_ids"])
 
 
+def paths(document: Mapping[str, Any]) -> frozenset[str]:
+    """Of an OpenAPI document."""
+    return frozenset(document["paths"])
+
+
 def version(answer: Mapping[str, Any]) -> str:
     return str(answer["version"])
 

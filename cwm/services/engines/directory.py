@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import takewhile
 from typing import Final
 from uuid import uuid4
@@ -28,6 +29,7 @@ from cwm.domain.errors import (
     InvalidParameterError,
 )
 from cwm.domain.model_aliases import ModelAliases
+from cwm.domain.pooling import POOLING_PATHS, does_not_generate
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session
 from cwm.ports.clock import Clock
@@ -43,6 +45,7 @@ _TOKENIZER_PROBE: Final = (
 )
 _DIGEST_CHARS: Final = 16
 _REFUSALS: Final = range(400, 500)
+_COMPLETIONS: Final = "/v1/completions"
 _START: Final = "start:"
 # Of a look at one of several engines, which delays none of the others.
 _LOOK_SECONDS: Final = 5.0
@@ -81,13 +84,15 @@ class EngineDirectory:
     _hardened: set[str] = field(default_factory=set)
     _mute: set[tuple[str, str]] = field(default_factory=set)
     """Models that do not generate, by the names of engine and model."""
+    _pooled: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """What those of them that were asked to generate are for: the paths of their engine's API."""
     _facts: dict[str, KvTierFacts] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def identity(self, model: str | None = None, engine: str = "", tenant: str = "") -> EngineIdentity:
         """The identity of ``model``, by default of the first model served, on ``engine``, by default on the first that serves it to ``tenant``.
 
-        CWM-1003 if it is not served.
+        CWM-1003 if it is not served, or does not generate.
         """
         if not engine and self._is_reserved(tenant):
             engine = await self._one_for(model, tenant)
@@ -128,7 +133,7 @@ class EngineDirectory:
             try:
                 return (await self.identity(model, engine)).fingerprint
             except (EngineResponseError, InvalidParameterError) as error:
-                if error.context.get("status") not in _REFUSALS:
+                if (engine, model) not in self._pooled and error.context.get("status") not in _REFUSALS:
                     raise
                 self._mute.add((engine, model))
         return ""
@@ -382,6 +387,7 @@ class EngineDirectory:
         """Clear the cache, or what it has of one engine; the next use reads the identities again."""
         self._known = {key: known for key, known in self._known.items() if engine not in {"", known.engine}}
         self._mute = {key for key in self._mute if engine not in {"", key[0]}}
+        self._pooled = {key: paths for key, paths in self._pooled.items() if engine not in {"", key[0]}}
         if engine:
             self._changed.add(engine)
         else:
@@ -502,10 +508,14 @@ class EngineDirectory:
         raise refusal or EngineResponseError("The engine serves no model.")
 
     async def _probe(self, name: str, served: ServedModel) -> EngineIdentity:
+        if paths := self._pooled.get((name, served.id)):
+            raise does_not_generate(served.id, paths)
         engine, facts = self.engine.on(name), await self._facts_now(name)
         probe = await _probe_ids(engine, served, facts)
         salt = f"{_PROBE_SALT}-{_text_digest(served.adapter)}" if served.adapter else _PROBE_SALT
-        answer = await engine.complete(Generation(served.id, probe, salt, max_tokens=1, engine=name))
+        answer = await self._first_answer(
+            engine, Generation(served.id, probe, salt, max_tokens=1, engine=name)
+        )
         attached = _attached(facts, served)
         if facts is not None and attached is None:
             # LMCache lists the model only after the probe has stored something.
@@ -534,6 +544,18 @@ class EngineDirectory:
             adapter=served.adapter,
             engine=name,
         )
+
+    async def _first_answer(self, engine: Engine, probe: Generation) -> Completion:
+        """CWM-1003 from an engine that has no path for it, if it says which ones it has: the model does not generate."""
+        try:
+            return await engine.complete(probe)
+        except EngineResponseError as refusal:
+            served = await engine.paths() if refusal.context.get("status") == HTTPStatus.NOT_FOUND else ()
+            paths = tuple(path for path in POOLING_PATHS if path in served)
+            if not paths or _COMPLETIONS in served:
+                raise
+            self._pooled[probe.engine or "", probe.model] = paths
+            raise does_not_generate(probe.model, paths) from refusal
 
     async def _weights(self, engine: Engine, answer: Completion, facts: KvTierFacts | None) -> str:
         """What stands for the weights: the engine's own digest, else the configured one, else the start of the engine."""

@@ -22,9 +22,10 @@ _PROBE_TOKENS: Final = 8
 
 @dataclass(slots=True)
 class _Found:
-    """What one engine says: its deployment by model, and what its LMCache server reports; ``cache_fault``: why that does not answer."""
+    """What one engine says: its deployment and the path of its files by model, and what its LMCache server reports; ``cache_fault``: why that does not answer."""
 
     deployments: dict[str, str] = field(default_factory=dict)
+    roots: dict[str, str] = field(default_factory=dict)
     fault: str = ""
     facts: KvTierFacts | None = None
     cache_fault: str = ""
@@ -62,6 +63,7 @@ async def _look(engine: Engine, kv_tier: KvTier, rules: EngineRules) -> _Found:
             answer = await engine.complete(Generation(served.id, probe, PROBE_SALT, max_tokens=1))
             by_name = "" if answer.weights or not rules.deployment else deployment_by_name(rules.deployment)
             found.deployments[served.id] = by_name or answer.fingerprint or ""
+            found.roots[served.id] = served.root
     except CwmError as error:
         found.fault = error.message
     try:
@@ -93,7 +95,7 @@ def _deployments(findings: Findings, found: Mapping[str, _Found]) -> None:
     engines: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, each in found.items():
         for model, deployment in each.deployments.items():
-            engines[model][deployment].append(name)
+            engines[model][f"{deployment} from {each.roots[model]}"].append(name)
     unequal = []
     for model, by_deployment in engines.items():
         if len(by_deployment) > 1:
@@ -103,7 +105,7 @@ def _deployments(findings: Findings, found: Mapping[str, _Found]) -> None:
         findings.warn(
             "deployments",
             f"Engines of one model differ in what KV depends on: {' and '.join(unequal)}. A session that goes from one to the other is computed again.",
-            "Start them with equal options, versions and weights. Without CWM's connector every option of vLLM counts, unless `deployment` of their entries names them.",
+            "Start them with equal options, versions and weights, and with the weights at one path. Without CWM's connector every option of vLLM counts, unless `deployment` of their entries names them.",
         )
     elif engines:
         findings.ok("deployments", "engines of one model may use each other's KV")

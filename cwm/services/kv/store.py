@@ -112,7 +112,7 @@ class Store:
         loaded = await self.kv_tier.prefetch(elsewhere.key)
         if not _is_whole(loaded, prefix):
             await self(prefix)
-            loaded = await self.kv_tier.prefetch(elsewhere.key)
+            loaded = await self._refilled(prefix, elsewhere)
         if not _is_whole(loaded, prefix):
             raise StorageWriteError(
                 f"Only {loaded.found} of {prefix.chunk_count} blocks reached the cache beside '{elsewhere.identity.engine}': do "
@@ -121,6 +121,20 @@ class Store:
                 blocks_total=prefix.chunk_count,
             )
         return loaded, answer
+
+    async def _refilled(self, prefix: Prefix, elsewhere: Prefix) -> Prefetched:
+        """What can be loaded beside the other engine, once the tier between the two has been offered all that L1 of the first has.
+
+        LMCache offers a chunk once. One that this tier refused then is on the first engine's own disk, and proven by it.
+        """
+        for pause in (*_READ_BACK_AGAIN_SECONDS, None):
+            await self.kv_tier.refill(prefix.key)
+            await self._wait_for_stores(prefix)
+            loaded = await self.kv_tier.prefetch(elsewhere.key)
+            if pause is None or _is_whole(loaded, prefix):
+                break
+            await asyncio.sleep(pause)
+        return loaded
 
     async def listed(self, prefix: Prefix) -> StoredChunks:
         """The chunks of ``prefix`` and where the directory lists them. No tier is changed, and nothing is proven."""

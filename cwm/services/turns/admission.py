@@ -22,6 +22,7 @@ from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
+    ModelDoesNotGenerateError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
     StorageCorruptionError,
@@ -387,6 +388,8 @@ class Admission:
     async def _served(self, tenant: str, model: str | None) -> EngineIdentity | None:
         try:
             return await self.directory.asked_for(model, tenant)
+        except ModelDoesNotGenerateError:
+            raise
         except InvalidParameterError:
             return None
 

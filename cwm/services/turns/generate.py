@@ -131,7 +131,7 @@ class Generate:
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
             raise InvalidParameterError("Give either messages or text.", field="messages")
-        self.schemas.require_tools(turn.template_options.get("tools"), together=False)
+        self.schemas.require_tools(turn.template_options.get("tools"))
         caller = _Caller(on_text)
         try:
             return await outlasting(

@@ -154,8 +154,12 @@ class Browse:
         cursor: str | None = None,
         visibility: str | None = None,
     ) -> SessionPage:
-        """One page of the sessions that the principal sees. CWM-1003 for a limit out of bounds, and for cursors as in ``windows``."""
-        query = replace(query, circles=_circles(principal, visibility, Right.RECORD))
+        """One page of the sessions that the principal sees. CWM-1003 for a limit out of bounds, and for cursors as in ``windows``.
+
+        A search for what they are called is in those that it may read.
+        """
+        needed = Right.RECORD if query.called is None else Right.CONTENTS
+        query = replace(query, circles=_circles(principal, visibility, needed))
         if not 1 <= query.limit <= MAX_PAGE:
             raise InvalidParameterError(f"limit is 1 to {MAX_PAGE}.", limit=query.limit)
         if cursor is not None:

@@ -121,6 +121,7 @@ async def _warned(asked: Asked, now: datetime) -> list[Matter]:
 
 def _matters(health: Health, failed: list[Window], engines: list[EngineState]) -> list[Matter]:
     unwell = [each for each in health.components if each.status is not Status.HEALTHY]
+    unwell.sort(key=lambda each: each.status is not Status.UNHEALTHY)
     matters = [
         Matter(
             component(each.name), each.message, link("upstreams") if each.name.startswith(UPSTREAM) else None

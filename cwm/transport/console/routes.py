@@ -11,20 +11,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from structlog.contextvars import get_contextvars
 
-from cwm.domain.errors import CwmError, ErrorKind, InternalError, InvalidParameterError, SecurityError
+from cwm.domain.errors import CwmError, InternalError, InvalidParameterError, SecurityError
 from cwm.ports.tracing import trace_id_of
 from cwm.services.catalogue import Services
-from cwm.transport.console.access import form
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
 from cwm.transport.console.doctor import doctor
 from cwm.transport.console.engines import engines
+from cwm.transport.console.events import Events
 from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.keys.page import keys
 from cwm.transport.console.overview import overview
-from cwm.transport.console.pages import PATH, Page, asset, rendered
+from cwm.transport.console.pages import PATH, asset, rendered
+from cwm.transport.console.refusal import refusal
 from cwm.transport.console.traces import NOWHERE, TraceLinks
 from cwm.transport.console.turns.compare import compare
 from cwm.transport.console.turns.conversations import conversation, conversations
@@ -33,7 +33,6 @@ from cwm.transport.console.turns.turn import turn
 from cwm.transport.console.upstreams import upstreams
 from cwm.transport.console.views import Asked, View
 from cwm.transport.console.windows import window, windows
-from cwm.transport.http.errors import STATUS
 from cwm.transport.http.request_keys import PRINCIPAL
 
 _VIEWS: Final[dict[str, View]] = {
@@ -58,17 +57,6 @@ _VIEWS: Final[dict[str, View]] = {
 }
 _WITH_A_FORM: Final = frozenset({"/doctor"})
 """Views that also take the form on their page."""
-_NEXT_STEPS: Final = {
-    ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
-    ErrorKind.NOT_FOUND: "It may have been deleted or have expired, or it is somebody else's. The lists show what you may see.",
-    ErrorKind.FORBIDDEN: "Ask whoever runs this gateway for the scope that it needs.",
-    ErrorKind.CONFLICT: "Nothing was done. Go back and look at what it is now.",
-    ErrorKind.STORAGE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
-    ErrorKind.UNAVAILABLE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
-    ErrorKind.TIMEOUT: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
-}
-_SEND_AGAIN: Final = "Go back, load that page again, and send the form once more."
-_REPORT: Final = "The gateway's log has more under this request's id."
 _NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
 
 _log = logging.getLogger("cwm.console")
@@ -97,6 +85,7 @@ def routes(services: Services, traces: TraceLinks = NOWHERE) -> list[Route]:
     return [
         *pages,
         *actions,
+        Route(f"{PATH}/events", Events(services.live), methods=["GET"]),
         Route(f"{PATH}/static/{{file}}", _static),
         Route(f"{PATH}/{{rest:path}}", _nothing),
     ]
@@ -143,24 +132,3 @@ async def _nothing(request: Request) -> Response:
         # Some browsers and people end an address with a slash.
         return RedirectResponse(f"{PATH}/{quote(page)}" if page else PATH, 307)
     return refusal(_NOWHERE, request, 404)
-
-
-def refusal(
-    error: CwmError, request: Request, status: int | None = None, trace: str | None = None
-) -> Response:
-    """The page of an error. ``status`` overrides the one of its kind; ``trace`` is the address of the request's trace."""
-    status = status or STATUS[error.kind]
-    values = {
-        "error": error,
-        "status": status,
-        "next_step": _next_step(error),
-        "trace": trace,
-        "request_id": get_contextvars().get("request_id", ""),
-    }
-    return rendered(Page("error.html", values, status), request)
-
-
-def _next_step(error: CwmError) -> str:
-    if error.context.get("reason") == form.REASON:
-        return _SEND_AGAIN
-    return _NEXT_STEPS.get(error.kind, _REPORT)

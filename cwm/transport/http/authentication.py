@@ -46,8 +46,8 @@ class Authentication:
     """ASGI middleware: authenticates the caller (``scope[PRINCIPAL]``) or refuses the request.
 
     Log lines written while the request is served name the tenant, but not the subject. A path needs credentials
-    unless it is in ``_OPEN``: a new route is closed until somebody opens it. ``nothing_below``: a path at and below which a
-    gateway serves nothing, and says so to everybody.
+    unless it is in ``_OPEN``: a new route is closed until somebody opens it. ``others_below``: a path at and below which
+    another layer authenticates.
     """
 
     app: ASGIApp
@@ -55,7 +55,7 @@ class Authentication:
     refusals: Refusals
     resource: ProtectedResource
     public_metrics: bool = False
-    nothing_below: str | None = None
+    others_below: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._is_open(scope["path"]):
@@ -85,7 +85,7 @@ class Authentication:
             await self.app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
-        if self.nothing_below is not None and f"{path}/".startswith(f"{self.nothing_below}/"):
+        if self.others_below is not None and f"{path}/".startswith(f"{self.others_below}/"):
             return True
         return path in _OPEN or (self.public_metrics and path == _METRICS)
 

@@ -13,6 +13,8 @@ from cwm.ports.meter import RequestMeter
 _OTHER: Final = "other"
 _LEFT: Final = "left"
 _MCP: Final = "mcp"
+# Streams that last as long as somebody looks: how long that is says nothing of the gateway.
+_LOOKED_AT: Final = "/console/events"
 _METHODS: Final = frozenset({"GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS"})
 
 
@@ -48,7 +50,7 @@ class Measured:
             status = status or 500
             raise
         finally:
-            seconds = None if face == _MCP else time.perf_counter() - started
+            seconds = None if face == _MCP or path == _LOOKED_AT else time.perf_counter() - started
             self.meter.http_ended(face, route, f"{status // 100}xx" if status else _LEFT, seconds)
 
 

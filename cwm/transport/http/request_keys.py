@@ -19,5 +19,8 @@ SIGN_IN: Final = "cwm.console.sign_in"
 LOOK_ONLY: Final = "cwm.console.look_only"
 """Present on requests of a sign-in to the console that only looks."""
 
+CHOOSES: Final = "cwm.console.chooses"
+"""Present on requests of a sign-in to the console that may look at every tenant."""
+
 FORMS: Final = "cwm.console.forms"
 """What makes and checks the tokens of the console's forms: ``FormTokens``; there below ``/console``."""

@@ -45,12 +45,14 @@ def main() -> None:
 
     import cwm_engine.serde  # noqa: F401 - importing it registers the serde
     from cwm_engine.load_origins import report_origins
+    from cwm_engine.refill import take_refills
     from cwm_engine.shared_pool import populate
     from cwm_engine.valkey_login import name_credentials
 
     sys.argv = ["lmcache", *arguments_of(sys.argv[1:])]
     name_credentials()
     report_origins()
+    take_refills()
     threading.Thread(target=populate, name="cwm-populate-l1", daemon=True).start()
     sys.exit(lmcache())
 

@@ -90,6 +90,7 @@ class FakeVllm:
     """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
     answer_headers: str = ""
     """More lines of the head of each answer."""
+    generates: bool = True
     pooled: dict[str, Any] = field(default_factory=dict)
     """What it answers at the paths of models that do not generate."""
     aborted: list[str] = field(default_factory=list)
@@ -146,6 +147,9 @@ def _digests(fake: FakeVllm) -> dict[str, str | None]:
     return {"cwm.weights": fake.weights, "cwm.deployment": fake.deployment}
 
 
+_GENERATING = ("/v1/completions", "/v1/chat/completions", MESSAGES, RESPONSES)
+
+
 class _HangUpError(ConnectionError):
     pass
 
@@ -159,11 +163,14 @@ class _Reply:
 
     async def send(self) -> None:
         path = self.seen.target.partition("?")[0]
+        if path in _GENERATING and not self.fake.generates:
+            await self._json(404, {"detail": "Not Found"})
+        else:
+            await self._send(path)
+
+    async def _send(self, path: str) -> None:
         plain = self._plain()
-        if (
-            path in {"/v1/completions", "/v1/chat/completions", MESSAGES, RESPONSES}
-            and b"cwm1-probe" not in self.seen.body
-        ):
+        if path in _GENERATING and b"cwm1-probe" not in self.seen.body:
             await self._generate(path.endswith("chat/completions"))
         elif path == "/v1/completions":
             probed = _body(self.seen.json, chat=False)
@@ -197,6 +204,8 @@ class _Reply:
     def _plain(self) -> dict[str, Any]:
         """What is answered to some paths, whatever the request says."""
         answers = {**_PLAIN, "/v1/models": _models(self.fake.model), **self.fake.pooled}
+        served = [*answers, *(_GENERATING if self.fake.generates else ())]
+        answers["/openapi.json"] = {"openapi": "3.1.0", "paths": {path: {} for path in served}}
         if not self.fake.has_tokenizer_info:
             del answers["/tokenizer_info"]
         if self.fake.behaviour is Behaviour.GIVES_UP:

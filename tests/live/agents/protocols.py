@@ -103,6 +103,16 @@ def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
+def require_refused(protocol: Protocol, answer: httpx2.Response, what: str) -> None:
+    """A refusal of a client, in the shape of the protocol."""
+    assert 400 <= answer.status_code < 500, (what, answer.status_code, answer.text[:500])
+    body = answer.json()
+    assert protocol.error_keys <= body.keys(), (what, body)
+    error = body["error"]
+    assert error["type"], (what, body)
+    assert error["message"], (what, body)
+
+
 async def recorded(agent: Talk, **of: str) -> tuple[list[int], list[int]]:
     """The ids of the prompt and of the answer of a turn, or of a session's last one."""
     shown = await agent.tool("turn_show", include_tokens=True, **of)

@@ -21,6 +21,7 @@ from tests.live.agents.protocols import (
     computed,
     recorded,
     rendered,
+    require_refused,
     user,
 )
 from tests.live.engine import LiveEngine
@@ -56,10 +57,12 @@ def bad(protocol: Protocol, model: str) -> dict[str, bytes]:
         "a model that is not served": other(model="nobody"),
         "messages that are a number": other(**{said: 5}),
         "messages that are null": other(**{said: None}),
+        "no messages": other(**{said: []}),
         "a message that is a number": other(**{said: [5]}),
         "a message without a role": other(**{said: [{"content": "hey"}]}),
         "an unknown role": message("hey", role="wizard"),
         "content that is a number": message(5),
+        "content that is null": message(None),
         "an unknown block": message([{"type": "hologram", "text": "hey"}]),
         "a block without a type": message([{"text": "hey"}]),
         "too long": message("word " * 20_000),
@@ -72,22 +75,14 @@ def bad(protocol: Protocol, model: str) -> dict[str, bytes]:
         "tools that are a number": other(tools=5),
         "a tool without a name": other(tools=[{}]),
         "the engine's own field": other(cache_salt="mine"),
+        "an unknown field": other(frobnicate={"deep": ["before\x00behind"]}),
+        "an unknown field without a name": other(**{"": 1}),
         "an id of a session that cannot be": other(),
     }
     if protocol is CHAT:
         # A chat template may know others.
         del requests["an unknown role"]
     return requests
-
-
-def require_refused(protocol: Protocol, answer: httpx2.Response, what: str) -> None:
-    """A refusal of a client, in the shape of the protocol."""
-    assert 400 <= answer.status_code < 500, (what, answer.status_code, answer.text[:500])
-    body = answer.json()
-    assert protocol.error_keys <= body.keys(), (what, body)
-    error = body["error"]
-    assert error["type"], (what, body)
-    assert error["message"], (what, body)
 
 
 @each_protocol

@@ -46,8 +46,19 @@ async def test_engines_of_one_model_and_unequal_deployments_are_a_warning() -> N
     a, b = FakeEngine(fingerprint="kv-1"), FakeEngine(fingerprint="kv-2")
     findings = await found(two_servers(), a=a, b=b, c=FakeEngine(model="large", fingerprint="kv-3"))
     assert findings["deployments"].status is WARN
-    assert "'tiny' on a (kv-1); b (kv-2)" in findings["deployments"].message
+    assert (
+        "'tiny' on a (kv-1 from /models/tiny); b (kv-2 from /models/tiny)" in findings["deployments"].message
+    )
     assert "large" not in findings["deployments"].message
+
+
+async def test_equal_models_at_unequal_paths_are_a_warning() -> None:
+    rules = {name: EngineRules(deployment="tiny, float32") for name in ("a", "b")}
+    engines = {name: FakeEngine(weights=None, root=f"/{name}/tiny") for name in ("a", "b")}
+    findings = await found(two_servers(), rules, **engines)
+    assert findings["deployments"].status is WARN
+    assert "from /a/tiny); b (" in findings["deployments"].message
+    assert "at one path" in findings["deployments"].fix
 
 
 async def test_a_deployment_by_name_stands_for_a_fingerprint_of_vllms_own() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cwm.adapters.sql.database import Database
+from cwm.domain.engine import Tier
 from tests.services.fleet_of import Fleet
 from tests.services.fleet_of import fleet as a_fleet
 from tests.services.moves.mortal import DiedError, Life, mortal_gateway
@@ -92,6 +93,41 @@ async def test_a_move_killed_at_any_step_leaves_the_session_on_one_engine(
         assert (await fleet.session(session_id)).moving_until is None
     assert places == {"one", "two"}
     assert last > len(set(whole.steps))
+
+
+async def begins_refused(fleet: Fleet, session_id: str, text: str) -> None:
+    """A session on the first engine, whose blocks a full Redis refused; it has room now."""
+    for name in ("one", "two"):
+        fleet.beside(name).full.add(Tier.REDIS)
+    await fleet.begins(session_id, text)
+    for name in ("one", "two"):
+        fleet.beside(name).full.clear()
+
+
+async def test_a_move_that_stores_what_a_full_redis_refused_may_be_killed_at_any_step_too(
+    fleet: Fleet, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each look at a directory that lags would be a step.
+    monkeypatch.setattr("cwm.services.kv.store._DIRECTORY_SECONDS", 0)
+    whole = Life()
+    await begins_refused(fleet, "s0", f"0: {TEXT}")
+    await mortal_gateway(database, fleet, whole).move(ANN, "s0", "two")
+    assert "lmcache.refill" in whole.steps
+    places = set()
+    for last in itertools.count(whole.steps.index("lmcache.drop_l1")):
+        session_id, text = f"s{last}", f"{last}: {TEXT}"
+        await begins_refused(fleet, session_id, text)
+        if await fleet.engine_of(session_id) != "one":
+            await fleet.cwm.move(ANN, session_id, "one")
+        if not await killed(mortal_gateway(database, fleet, Life(last)).move(ANN, session_id, "two")):
+            break
+        places.add(await fleet.engine_of(session_id))
+        await is_whole(fleet, session_id, text)
+        await lease_ends(fleet, session_id)
+        back = "one" if await fleet.engine_of(session_id) == "two" else "two"
+        again = await fleet.cwm.move(ANN, session_id, back)
+        assert again.blocks_found == again.blocks_total > 0
+    assert places == {"one", "two"}
 
 
 async def test_a_drain_killed_at_any_step_is_ended_by_another_gateway(

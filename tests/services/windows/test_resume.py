@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from cwm.domain.access import EVERY, AccessScope
 from cwm.domain.canary import Verification
 from cwm.domain.errors import SessionAlreadyExistsError, WindowNotFoundError
+from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnQuery
+from cwm.services.turns.generate import TurnInput
 from cwm.services.windows.resume import Resume
 from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import TEXT, Gateway
@@ -57,13 +60,47 @@ async def test_a_session_goes_on_from_a_window_of_another_one_with_what_was_said
     assert {session.id for session in sessions} == {"s1", "s2"}
 
 
-async def test_an_id_that_nobody_has_is_a_new_session_and_somebody_elses_is_refused(
-    cwm: Gateway, resume: Resume
-) -> None:
+async def test_an_id_that_nobody_has_is_a_new_session(cwm: Gateway, resume: Resume) -> None:
     await cwm.window("w1", "s1")
     assert (await resume(ANN, "w1", "new")).session.state is SessionState.THAWED
-    await cwm.open_session(BOB, "bobs", visibility="private")
-    with pytest.raises(SessionAlreadyExistsError):
-        await resume(ANN, "w1", "bobs")
     with pytest.raises(WindowNotFoundError):
         await resume(ANN, "w2", "s1")
+
+
+@pytest.mark.parametrize(
+    "scopes", [EVERY, frozenset({AccessScope.ADMIN}), frozenset({AccessScope.OTHERS_READ})]
+)
+async def test_a_session_of_somebody_else_is_refused_and_nothing_of_theirs_changes(
+    cwm: Gateway, resume: Resume, scopes: frozenset[AccessScope]
+) -> None:
+    ann = Principal("acme", "ann", scopes)
+    await cwm.window("w1", "s1")
+    theirs = ("bobs", "frozen")
+    for session_id in theirs:
+        await cwm.open_session(BOB, session_id, visibility="private")
+        await cwm.generate(BOB, session_id, TurnInput(text=TEXT, max_tokens=8))
+    await cwm.freeze(BOB, "bobs", "of-bob", keep_session=True)
+    await cwm.freeze(BOB, "frozen", "ended")
+
+    async def everything() -> list[object]:
+        registry = cwm.registry
+        windows = [await registry.window("acme", name) for name in ("of-bob", "ended")]
+        sessions = [
+            (
+                await registry.session("acme", each),
+                await registry.current_turn("acme", each),
+                await registry.session_tokens("acme", each),
+                await registry.turns("acme", each, TurnQuery()),
+            )
+            for each in theirs
+        ]
+        return [*windows, *sessions, await registry.sessions("acme", SessionQuery())]
+
+    before = await everything()
+    for session_id in theirs:
+        with pytest.raises(SessionAlreadyExistsError) as refused:
+            await resume(ann, "w1", session_id)
+        assert refused.value.code == "CWM-3001"
+    assert await everything() == before
+    assert await cwm.at_rest()
+    assert (await cwm.generate(BOB, "bobs", TurnInput(text=" On.", max_tokens=8))).cached_tokens > 0

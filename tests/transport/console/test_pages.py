@@ -84,6 +84,16 @@ async def test_conversations_are_listed_by_state_and_page_by_page(console: Conso
     assert "No conversation is thawed." in (await console.page("/conversations?state=thawed")).text
 
 
+@pytest.mark.parametrize("words", ["Flaky", "Claude-CLI", "before-compaction"])
+async def test_conversations_are_found_by_what_they_are_called(console: Console, words: str) -> None:
+    await a_working_day(console.parts.base.registry)
+    await a_small_talk(console.parts.base.registry, "talk", ("hey", "ho"))
+    page = await console.page(f"/conversations?q={words}")
+    assert "Conversations with this in their id, client or tags" in page.text
+    assert f"/console{TREE}" in page.links.values()
+    assert "/console/conversations/talk" not in page.links.values()
+
+
 async def test_conversations_are_found_by_words_and_by_id(console: Console) -> None:
     await a_small_talk(console.parts.base.registry, "report", ("What changed in billing?", "Seven things."))
     by_words = await console.page("/conversations?q=CHANGED+billing")

@@ -11,8 +11,8 @@ from cwm.settings import Auth
 from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import Console
 from tests.transport.console.scenes import a_working_day, assistant, call, opened, result, user
-from tests.transport.http.secured import API_KEYS
 
+TOKENS = Auth(oauth_issuer="https://issuer.test", public_url="https://cwm.test")
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
 UNSEEN = "a\u202eb\u2066c\x1bd\x07e\u200bf"
@@ -127,7 +127,7 @@ async def test_the_front_door_leads_a_browser_in_and_tells_everybody_else_the_fa
     assert (probe.status_code, probe.content) == (200, b"")
 
 
-@pytest.mark.parametrize("auth", [Auth(), API_KEYS], ids=["without sign-in", "with keys"])
+@pytest.mark.parametrize("auth", [Auth(), TOKENS], ids=["without sign-in", "with tokens alone"])
 async def test_a_gateway_without_a_console_says_so_to_everybody(
     tmp_path: Path, sqlite_template: Path, auth: Auth
 ) -> None:
@@ -136,7 +136,7 @@ async def test_a_gateway_without_a_console_says_so_to_everybody(
             answer = await gateway.answer(path, **BROWSER)
             assert answer.status_code == 404
             assert answer.json()["code"] == "CWM-1003"
-            reason = "authentication is configured" if auth.required else "CWM_CONSOLE is false"
+            reason = "CWM_CONSOLE_CLIENT_ID" if auth.required else "CWM_CONSOLE is false"
             assert reason in answer.json()["message"]
         root = await gateway.http.get("/", headers=BROWSER)
         assert root.status_code == 200

@@ -19,6 +19,7 @@ from tests.transport.llm.gateway import Gateway, gateway, settings_for
 
 EMBEDDINGS = "/v1/embeddings"
 ASKED = {"model": MODEL, "input": ["one text", "another"]}
+SAID = [{"role": "user", "content": "hi"}]
 
 
 @pytest.mark.parametrize("path", POOLING_PATHS)
@@ -52,6 +53,28 @@ async def test_a_model_that_does_something_else_is_refused_in_the_api_s_shape(
     answer = await cwm.client.post(path, json=ASKED)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "CWM-1003")
     assert f"does not serve {path}" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": SAID}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"messages": SAID, "max_tokens": 16}),
+    ],
+)
+@pytest.mark.parametrize("session", [{}, {"CWM-Session-Id": "s-embeds"}])
+async def test_a_turn_of_a_model_that_does_not_generate_is_refused_with_what_it_is_for(
+    cwm: Gateway, vllm: FakeVllm, path: str, body: dict[str, object], session: dict[str, str]
+) -> None:
+    vllm.generates, vllm.pooled = False, {EMBEDDINGS: {"data": []}, "/pooling": {"data": []}}
+    answer = await cwm.client.post(path, json={"model": MODEL, **body}, headers=session)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (400, "CWM-1003", "invalid_request_error")
+    assert "does not generate. It is for requests to /v1/embeddings, /pooling." in error["message"]
+    assert not vllm.turns
+    assert (await cwm.client.post(EMBEDDINGS, json=ASKED)).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_va
 from cwm.adapters.sql.tables.columns import UtcDateTime
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import sessions
-from cwm.adapters.sql.tables.turns import turns
+from cwm.adapters.sql.tables.turns import turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.turns.packed import compress
@@ -80,6 +80,21 @@ _AFTER: Final = and_(
 def head_of(token_ids: Sequence[int]) -> str | None:
     """A short digest of the first 16 ids, an engine's smallest chunk; shorter sessions share no KV and have none."""
     return digest(token_ids[:HEAD_TOKENS])[:32] if len(token_ids) >= HEAD_TOKENS else None
+
+
+def _called(text: str) -> ColumnElement[bool]:
+    """Its id, its client or a tag has the text in it, in capitals or not."""
+    tagged = select(turn_tags.c.session_id).where(
+        turn_tags.c.tenant == sessions.c.tenant, turn_tags.c.name.icontains(text, autoescape=True)
+    )
+    client = select(turns.c.client).where(
+        turns.c.tenant == sessions.c.tenant, turns.c.id == sessions.c.current_turn
+    )
+    return or_(
+        sessions.c.id.icontains(text, autoescape=True),
+        sessions.c.id.in_(tagged),
+        client.scalar_subquery().icontains(text, autoescape=True),
+    )
 
 
 def first_turn(session: Session, token_ids: Sequence[int]) -> dict[str, Any]:
@@ -228,6 +243,8 @@ class SessionRecords:
             which["of_states"] = sorted(query.states)
         if query.owner is not None:
             statement = statement.where(sessions.c.owner == query.owner)
+        if query.called is not None:
+            statement = statement.where(_called(query.called))
         if query.after is not None:
             statement = statement.where(_AFTER)
             which |= {"after_time": query.after.created_at, "after_id": query.after.id}

@@ -22,6 +22,7 @@ from cwm.transport.http.request_keys import FORMS, PRINCIPAL, SIGN_IN
 
 FIELD: Final = "form_token"
 """The name of the field, and of the variable in every template, that has the token."""
+LOOKS_ONLY: Final = "This sign-in only looks. Nothing was changed."
 REASON: Final = "form"
 """What ``context.reason`` says of a form that was refused."""
 

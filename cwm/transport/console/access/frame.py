@@ -7,21 +7,20 @@ from typing import Any
 
 from starlette.requests import Request
 
-from cwm.domain.access import AccessScope
 from cwm.domain.principal import Principal
 from cwm.transport.console.access import form
-from cwm.transport.http.request_keys import LOOK_ONLY, PRINCIPAL, SIGN_IN
+from cwm.transport.http.request_keys import CHOOSES, LOOK_ONLY, PRINCIPAL, SIGN_IN
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks at a page."""
+    """Who looks at a page. ``chooses``: whether it may look at every tenant."""
 
     subject: str
     tenant: str
     is_signed_in: bool
     looks_only: bool
-    is_admin: bool
+    chooses: bool
 
     @property
     def name(self) -> str:
@@ -39,6 +38,6 @@ def frame(request: Request) -> dict[str, Any]:
         principal.tenant,
         is_signed_in=SIGN_IN in request.scope,
         looks_only=LOOK_ONLY in request.scope,
-        is_admin=AccessScope.ADMIN in principal.scopes,
+        chooses=CHOOSES in request.scope,
     )
     return {"viewer": viewer, form.FIELD: form.token(request)}

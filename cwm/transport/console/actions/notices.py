@@ -24,6 +24,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "drained": "The engine is empty, and gets no new conversations.",
     "drained-partly": "The engine gets no new conversations. Some stayed on it: the audit log says how many; drain it again to go on.",
     "undrained": "The engine takes new conversations again.",
+    "signed-out": "You are signed out of this gateway.",
     "key-revoked": "The key is revoked: every gateway refuses it.",
     "accepted": "The tools are accepted as they are now.",
 }

@@ -11,14 +11,15 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from cwm.domain.access import AccessScope
-from cwm.domain.errors import CwmError, ErrorKind, InvalidParameterError
+from cwm.domain.errors import CwmError, ErrorKind, InvalidParameterError, SecurityError
 from cwm.domain.principal import Principal
 from cwm.domain.visibility import Right, may
 from cwm.transport.console.access import form
-from cwm.transport.console.access.form import Form
+from cwm.transport.console.access.form import LOOKS_ONLY, Form
 from cwm.transport.console.pages import Page, Redirect
 from cwm.transport.console.views import Asked
 from cwm.transport.http.errors import STATUS
+from cwm.transport.http.request_keys import LOOK_ONLY
 
 READ: Final = frozenset({AccessScope.WINDOWS_READ})
 WRITE: Final = frozenset({AccessScope.WINDOWS_WRITE})
@@ -80,6 +81,8 @@ class Action:
 
     async def __call__(self, asked: Asked) -> Page | Redirect:
         """The page, or what came of the form on it. CWM-9002 without the scopes, and for a form that no page of this gateway sent."""
+        if LOOK_ONLY in asked.request.scope:
+            raise SecurityError(LOOKS_ONLY, reason="look_only")
         if asked.request.method != "POST":
             asked.principal.require(self.scopes)
             return self._page(asked, await self.prepare(asked))

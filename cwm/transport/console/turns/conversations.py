@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -55,12 +56,26 @@ async def conversations(asked: Asked) -> Page:
 
 
 async def _found(asked: Asked, words: str) -> Page:
-    """The conversation with this id, if there is one, and the messages that have these words."""
-    named = await _named(asked, words)
-    page = await asked.services.search(
-        asked.principal, words, limit=_FINDINGS, cursor=asked.text("after") or None, seconds=_SEARCH_SECONDS
+    """The conversation with this id, those that have these words in id, client or tag, and the messages that have them."""
+    cursor = asked.text("after") or None
+    named, called, page = await asyncio.gather(
+        _named(asked, words),
+        asked.services.browse.sessions(asked.principal, SessionQuery(limit=_PAGE, called=words)),
+        asked.services.search(
+            asked.principal, words, limit=_FINDINGS, cursor=cursor, seconds=_SEARCH_SECONDS
+        ),
     )
-    return Page("found.html", {"words": words, "named": named, "page": page})
+    others = [each for each in called.sessions if named is None or each.id != named.id]
+    return Page(
+        "found.html",
+        {
+            "words": words,
+            "named": named,
+            "called": others,
+            "has_more": bool(called.next_cursor),
+            "page": page,
+        },
+    )
 
 
 async def _named(asked: Asked, words: str) -> Session | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,27 @@ def test_fields_that_ask_for_nothing_pass() -> None:
 def test_a_schema_that_takes_long_to_compile_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameterError, match="repetitions in its patterns"):
         read(**fields)
+
+
+@pytest.mark.parametrize(
+    ("choice", "strict", "refused"),
+    [
+        (None, 0, False),
+        (None, 1, False),
+        (None, 2, True),
+        ({"type": "auto"}, 1, False),
+        ({"type": "tool", "name": "t1"}, 1, False),
+        ({"type": "any"}, 0, True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, 0, True),
+    ],
+)
+def test_tools_count_together_where_an_answer_is_constrained_to_a_call_of_any_of_them(
+    choice: dict[str, Any] | None, strict: int, *, refused: bool
+) -> None:
+    schema = {"type": "object", "properties": {f"p{number}": {} for number in range(600)}}
+    tools = [{"name": f"t{number}", "input_schema": schema, "strict": number < strict} for number in range(3)]
+    with pytest.raises(InvalidParameterError, match="too many properties") if refused else nullcontext():
+        read(model="m", tools=tools, tool_choice=choice)
 
 
 @pytest.mark.parametrize(

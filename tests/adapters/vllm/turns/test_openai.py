@@ -177,6 +177,18 @@ def test_tools_that_constrain_an_answer_count_as_one_schema(
 
 
 @pytest.mark.parametrize(
+    "choice", ["auto", {"type": "function", "function": {"name": "t1"}}], ids=["auto", "named"]
+)
+def test_tools_that_constrain_no_answer_do_not_count_with_those_that_do(choice: Any) -> None:
+    parameters: dict[str, Any] = {"properties": {f"p{number}": {} for number in range(600)}}
+    functions = [
+        {"name": f"t{number}", "parameters": parameters, "strict": number == 0} for number in range(3)
+    ]
+    tools = [{"type": "function", "function": function} for function in functions]
+    WIRE.read(CHAT, json.dumps({"tools": tools, "tool_choice": choice}).encode())
+
+
+@pytest.mark.parametrize(
     "raw",
     [b"", b"{", b"[]", b'"x"', b"null", b"\xff\xfe\x00", b"[" * 200_000, b'{"a":' * 200_000, b"1" * 5000],
 )

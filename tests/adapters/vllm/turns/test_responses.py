@@ -233,8 +233,11 @@ def test_tools_are_limited_together_only_where_the_answer_is_constrained_to_them
         for i in range(2)
     ]
     namespace = {"type": "namespace", "name": "n", "tools": [{**tools[1], "strict": True}]}
-    read(wire, input="hi", tools=tools)
-    for constrained in ({"tool_choice": "required", "tools": tools}, {"tools": [tools[0], namespace]}):
+    strict = {**tools[0], "strict": True}
+    named = {"type": "function", "name": "f1"}
+    for free in ({"tools": tools}, {"tools": [tools[0], namespace]}, {"tools": tools, "tool_choice": named}):
+        read(wire, input="hi", **free)
+    for constrained in ({"tool_choice": "required", "tools": tools}, {"tools": [strict, namespace]}):
         with pytest.raises(InvalidParameterError, match="multiply too far"):
             read(wire, input="hi", **constrained)
 

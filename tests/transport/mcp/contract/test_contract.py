@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 from mcp_types import Tool
 
+from cwm.adapters.vllm.turns.wire import VllmWire
+from cwm.domain.errors import InvalidParameterError
 from tests.transport.mcp.contract.fields import (
     ADDED_INPUTS,
     INPUTS,
@@ -130,6 +133,29 @@ async def test_no_optional_field_publishes_null(tools: dict[str, Tool]) -> None:
         for name, field in tool.input_schema["properties"].items():
             assert name in required or {"type": "null"} not in field.get("anyOf", [])
             assert field.get("default", ...) is not None
+
+
+def offered(path: str, name: str, schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A tool as a client of this protocol offers it to a model."""
+    if path == "/v1/messages":
+        return {"name": name, "input_schema": schema, **more}
+    function = {"name": name, "parameters": schema, **more}
+    return {"type": "function", **(function if path == "/v1/responses" else {"function": function})}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_an_agent_may_offer_all_tools_to_its_model_beside_a_strict_one_of_its_own(
+    tools: dict[str, Tool], path: str
+) -> None:
+    own = offered(path, "look", {"type": "object", "properties": {}}, strict=True)
+    ours = [offered(path, name, tool.input_schema) for name, tool in tools.items()]
+    said = {"model": "m", "tools": [own, *ours]}
+    assert VllmWire().read(path, json.dumps(said).encode()) is not None
+    # Were all of them constrained, the engine would compile each of their patterns.
+    for tool in ours:
+        tool.get("function", tool)["strict"] = True
+    with pytest.raises(InvalidParameterError, match="CWM_SCHEMA_"):
+        VllmWire().read(path, json.dumps(said).encode())
 
 
 async def test_every_field_and_tool_says_what_it_is_for(tools: dict[str, Tool]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
@@ -73,7 +73,7 @@ class MessagesRequest(RequestBody):
             raise InvalidParameterError(undone, field=undone.partition(":")[0])
         tools = [*objects(self.fields.get("tools")), *_later_tools(self.fields.get("messages"))]
         schemas.require("output_config", self.fields.get("output_config"))
-        schemas.require_tools(tools, together=_constrained_to_tools(self.fields.get("tool_choice"), tools))
+        schemas.require_tools(tools, _constraining(self.fields.get("tool_choice")))
 
     async def require_media(self) -> None:
         await self.media.require(self._contents)
@@ -212,13 +212,14 @@ def _later_tools(messages: Any) -> Iterator[dict[str, Any]]:
                 yield tool
 
 
-def _constrained_to_tools(choice: Any, tools: list[dict[str, Any]]) -> bool:
-    """Whether vLLM compiles the tools, so that an answer is a valid call of one."""
-    if isinstance(choice, dict) and (
-        choice.get("type") in _FORCED or choice.get("disable_parallel_tool_use")
-    ):
-        return True
-    return any(tool.get("strict") is True for tool in tools)
+def _constraining(choice: Any) -> Callable[[dict[str, Any]], bool]:
+    """Picks the tools that vLLM compiles together, so that an answer is a valid call of one."""
+    if isinstance(choice, dict):
+        if choice.get("type") == "tool" and (name := choice.get("name")):
+            return lambda tool: tool.get("name") == name
+        if choice.get("type") in _FORCED or choice.get("disable_parallel_tool_use"):
+            return lambda _: True
+    return lambda tool: tool.get("strict") is True
 
 
 def _strings(values: list[Any]) -> Iterator[str]:

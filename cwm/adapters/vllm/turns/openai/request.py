@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
@@ -78,7 +78,7 @@ class OpenAiRequest(RequestBody):
         """CWM-1003 for a schema that would take vLLM long to compile."""
         for name in _CONSTRAINTS:
             schemas.require(name, self.fields.get(name))
-        schemas.require_tools(self.fields.get("tools"), together=_constrained_to_tools(self.fields))
+        schemas.require_tools(self.fields.get("tools"), _constraining(self.fields))
 
     async def require_media(self) -> None:
         await self.media.require(self.fields.get("messages"))
@@ -204,11 +204,23 @@ def _is_text_only(message: Mapping[str, Any]) -> bool:
 
 
 def _constrained_to_tools(fields: dict[str, Any]) -> bool:
-    """Whether vLLM compiles the tools, so that an answer is a valid call of one."""
+    """Whether vLLM compiles tools, so that an answer is a valid call of one."""
     if fields.get("tool_choice") not in _FREE_CHOICES or fields.get("parallel_tool_calls") is False:
         return True
     tools = fields.get("tools")
-    functions = (
-        (tool.get("function") for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
-    )
-    return any(isinstance(function, dict) and function.get("strict") is True for function in functions)
+    return isinstance(tools, list) and any(map(_constraining(fields), tools))
+
+
+def _constraining(fields: dict[str, Any]) -> Callable[[Any], bool]:
+    """Picks the tools that vLLM compiles together, so that an answer is a valid call of one."""
+    choice = fields.get("tool_choice")
+    if name := _function_of(choice).get("name"):
+        return lambda tool: _function_of(tool).get("name") == name
+    if choice not in _FREE_CHOICES or fields.get("parallel_tool_calls") is False:
+        return lambda _: True
+    return lambda tool: _function_of(tool).get("strict") is True
+
+
+def _function_of(tool: Any) -> dict[str, Any]:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function if isinstance(function, dict) else {}

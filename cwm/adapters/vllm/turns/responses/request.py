@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from http import HTTPStatus
@@ -74,13 +74,7 @@ class ResponsesRequest(RequestBody):
         text = self.fields.get("text")
         schemas.require("text.format", text.get("format") if isinstance(text, dict) else None)
         schemas.require("structured_outputs", self.fields.get("structured_outputs"))
-        tools = self.fields.get("tools")
-        constrained = (
-            choice not in _FREE_CHOICES
-            or self.fields.get("parallel_tool_calls") is False
-            or any(tool.get("strict") is True for tool in _functions(tools))
-        )
-        schemas.require_tools(tools, together=constrained)
+        schemas.require_tools(self.fields.get("tools"), _constraining(self.fields))
 
     async def require_media(self) -> None:
         await self.media.require([{"content": [*media_in(self._input)]}])
@@ -185,6 +179,16 @@ class ResponsesRequest(RequestBody):
             prompts=self.prompts,
             session=session,
         )
+
+
+def _constraining(fields: dict[str, Any]) -> Callable[[Any], bool]:
+    """Picks the tools and namespaces that vLLM compiles together, so that an answer is a valid call of one."""
+    choice = fields.get("tool_choice")
+    if isinstance(choice, dict) and (name := choice.get("name")):
+        return lambda tool: any(each.get("name") == name for each in _functions([tool]))
+    if choice not in _FREE_CHOICES or fields.get("parallel_tool_calls") is False:
+        return lambda _: True
+    return lambda tool: any(each.get("strict") is True for each in _functions([tool]))
 
 
 def _functions(tools: Any) -> Iterable[dict[str, Any]]:
