@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from cwm.domain.origin import ORIGIN, Origin
+
+TRACE_ID: Final = "trace_id"
+"""The detail that has the id of the trace in which an event was recorded, where that trace is kept."""
 
 
 class Severity(StrEnum):

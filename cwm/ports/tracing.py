@@ -21,12 +21,19 @@ Carrier: TypeAlias = Mapping[str, str]
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
+_PARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 _NAME: Final = re.compile(r"[A-Za-z0-9_./:@-]{1,128}")
 
 
 class SpanKind(Enum):
     INTERNAL = "internal"
     CLIENT = "client"
+
+
+def trace_id_of(carrier: Carrier) -> str | None:
+    """The id of a trace, 32 hexadecimal digits; None without one, and for one that is not kept."""
+    match = _PARENT.fullmatch(carrier.get("traceparent", ""))
+    return match[1] if match is not None and int(match[2], 16) & 1 else None
 
 
 class Span(Protocol):

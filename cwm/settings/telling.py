@@ -11,6 +11,7 @@ from cwm.settings.fields import Days, Group, Seconds
 from cwm.settings.urls import http_url
 
 _TRACES_PATH: Final = "/v1/traces"
+_TRACE_ID: Final = "{trace_id}"
 
 
 class Tokens(Group):
@@ -87,6 +88,25 @@ class Tracing(Group):
         description="Share of traces to record among those that start here; a caller's own sampling decision is respected.",
     )
     service_name: str = Field("cwm", pattern=r"\S", description="Name of this gateway in traces.")
+
+    trace_url: str | None = Field(
+        None,
+        description="Address at which a tracing UI shows a trace, with {trace_id} in it, such as "
+        "https://jaeger.example.com/trace/{trace_id}: the console links to it.",
+    )
+
+    @field_validator("trace_url")
+    @classmethod
+    def _template(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if value.count(_TRACE_ID) != 1:
+            raise ValueError(f"must have {_TRACE_ID} in it once")
+        if not value.isprintable() or " " in value:
+            raise ValueError("must have no spaces and no control characters")
+        if http_url(value.replace(_TRACE_ID, "0" * 32)).username is not None:
+            raise ValueError("must have no user and no password: every page would show them")
+        return value
 
     @field_validator("otlp_endpoint")
     @classmethod

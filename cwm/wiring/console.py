@@ -17,6 +17,7 @@ from cwm.transport.console.access.gate import Gate
 from cwm.transport.console.access.sign_in import Cookies
 from cwm.transport.console.doorstep import route as doorstep
 from cwm.transport.console.routes import absent, routes
+from cwm.transport.console.traces import TraceLinks
 from cwm.wiring.access import Access
 
 _OFF: Final = "The console is turned off: CWM_CONSOLE is false."
@@ -28,7 +29,7 @@ def console_routes(settings: Settings, services: Services, access: Access) -> li
     if not served:
         return [doorstep(to_console=False), *absent(_NO_SIGN_IN if settings.http.console else _OFF)]
     ways = _entrance(settings, services, access).routes() if settings.auth.required else []
-    return [doorstep(to_console=True), *ways, *routes(services)]
+    return [doorstep(to_console=True), *ways, *routes(services, TraceLinks(settings.tracing.trace_url))]
 
 
 def add_gate(app: Starlette, settings: Settings, access: Access) -> None:

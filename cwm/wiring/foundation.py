@@ -52,7 +52,7 @@ def build_foundation(settings: Settings) -> Foundation:
     database = traced(open_database(settings.database.url()), tracer)
     replicas = Replicas(SqlLeases(database), process.holder(), process.has_ended)
     keys = audit_keys(settings.isolation)
-    audit, trail = SqlAuditLog(database, keys, meter), SqlAuditTrail(database, keys)
+    audit, trail = SqlAuditLog(database, keys, meter, tracer), SqlAuditTrail(database, keys)
     shared = shared_store(settings, database, clock, tracer)
     access = build_access(settings, database, audit, clock, meter)
     return Foundation(

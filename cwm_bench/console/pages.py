@@ -54,6 +54,7 @@ def addresses(window_count: int, conversation: Conversation) -> dict[str, str]:
         "context": "/context",
         "results": "/results",
         "audit": "/audit",
+        "keys and limits": "/keys",
         "audit of one window": f"/audit?window={window}",
         "doctor, before an examination": "/doctor",
         "nothing": "/nothing",

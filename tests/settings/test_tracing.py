@@ -34,6 +34,12 @@ def test_headers_are_secret() -> None:
         ("CWM_OTLP_HEADERS", "=hidden"),
         ("CWM_TRACE_SAMPLE_RATIO", "1.5"),
         ("CWM_SERVICE_NAME", " "),
+        ("CWM_TRACE_URL", "https://traces.test/trace"),
+        ("CWM_TRACE_URL", "https://traces.test/{trace_id}/{trace_id}"),
+        ("CWM_TRACE_URL", "javascript:alert('{trace_id}')"),
+        ("CWM_TRACE_URL", "traces.test/{trace_id}"),
+        ("CWM_TRACE_URL", "https://user:hidden@traces.test/{trace_id}"),
+        ("CWM_TRACE_URL", "https://traces.test/ {trace_id}"),
     ],
 )
 def test_what_is_none_is_refused_by_name_and_not_repeated(variable: str, value: str) -> None:

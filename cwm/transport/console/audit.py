@@ -41,6 +41,7 @@ async def audit(asked: Asked) -> Page:
             "filters": filters,
             "is_first": before is None,
             "details": {record.seq: _details(record.event.details) for record in page.records},
+            "traces": {record.seq: asked.traces.of(record.event.details) for record in page.records},
             "is_verified": is_verified,
             "verdict": await services.read_audit.verified(asked.principal) if is_verified else None,
         },

@@ -27,13 +27,16 @@ _SEND_AGAIN: Final = "Go back, load that page again, and send the form once more
 _REPORT: Final = "The gateway's log has more under this request's id."
 
 
-def refusal(error: CwmError, request: Request, status: int | None = None) -> Response:
-    """The page of an error. ``status`` overrides the one of its kind."""
+def refusal(
+    error: CwmError, request: Request, status: int | None = None, trace: str | None = None
+) -> Response:
+    """The page of an error. ``status`` overrides the one of its kind; ``trace`` is the address of the request's trace."""
     status = status or STATUS[error.kind]
     values = {
         "error": error,
         "status": status,
         "next_step": _next_step(error),
+        "trace": trace,
         "request_id": get_contextvars().get("request_id", ""),
     }
     return rendered(Page("error.html", values, status), request)

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, InternalError, InvalidParameterError, SecurityError
+from cwm.ports.tracing import trace_id_of
 from cwm.services.catalogue import Services
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
@@ -24,6 +25,7 @@ from cwm.transport.console.keys.page import keys
 from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, asset, rendered
 from cwm.transport.console.refusal import refusal
+from cwm.transport.console.traces import NOWHERE, TraceLinks
 from cwm.transport.console.turns.compare import compare
 from cwm.transport.console.turns.conversations import conversation, conversations
 from cwm.transport.console.turns.export import export_conversation, export_turn, export_window
@@ -60,19 +62,24 @@ _NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
 _log = logging.getLogger("cwm.console")
 
 
-def routes(services: Services) -> list[Route]:
+def routes(services: Services, traces: TraceLinks = NOWHERE) -> list[Route]:
     """Every page, the files that pages load, and a page for each address below ``/console`` that is none."""
     pages = [
         Route(
             f"{PATH}{path}",
-            _shown(services, view, path),
+            _shown(services, view, path, traces),
             methods=["GET", "POST"] if path in _WITH_A_FORM else ["GET"],
             name=view.__name__,
         )
         for path, view in _VIEWS.items()
     ]
     actions = [
-        Route(f"{PATH}{path}", _shown(services, action, path), methods=["GET", "POST"], name=f"console{path}")
+        Route(
+            f"{PATH}{path}",
+            _shown(services, action, path, traces),
+            methods=["GET", "POST"],
+            name=f"console{path}",
+        )
         for path, action in ACTIONS.items()
     ]
     return [
@@ -93,19 +100,24 @@ def absent(why: str) -> list[Route]:
     return [Route(PATH, refuse), Route(f"{PATH}/{{rest:path}}", refuse)]
 
 
-def _shown(services: Services, view: View, path: str) -> Callable[[Request], Awaitable[Response]]:
+def _shown(
+    services: Services, view: View, path: str, traces: TraceLinks
+) -> Callable[[Request], Awaitable[Response]]:
+    tracer = services.journal.tracer
+
     async def show(request: Request) -> Response:
         try:
-            page = await view(Asked(services, request.scope[PRINCIPAL], request))
+            page = await view(Asked(services, request.scope[PRINCIPAL], request, traces))
             # A page of fifty turns takes milliseconds, in which other requests are answered.
             return await run_in_threadpool(rendered, page, request)
         except CwmError as error:
             if isinstance(error, SecurityError):
                 await services.refusals.note(error, f"{PATH}{path}", request.scope[PRINCIPAL])
-            return refusal(error, request)
+            return refusal(error, request, trace=traces.to(trace_id_of(tracer.carrier())))
         except Exception:  # noqa: BLE001 - logged; a person gets a page all the same
             _log.exception("a page of the console failed")
-            return refusal(InternalError("The page could not be made."), request)
+            trace = traces.to(trace_id_of(tracer.carrier()))
+            return refusal(InternalError("The page could not be made."), request, trace=trace)
 
     return show
 

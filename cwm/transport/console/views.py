@@ -12,6 +12,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.services.catalogue import Services
 from cwm.transport.console.pages import Download, Page, Redirect
+from cwm.transport.console.traces import NOWHERE, TraceLinks
 
 _LONGEST = 1024
 
@@ -23,6 +24,7 @@ class Asked:
     services: Services
     principal: Principal
     request: Request
+    traces: TraceLinks = NOWHERE
 
     def part(self, name: str) -> str:
         """A part of the path."""

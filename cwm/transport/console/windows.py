@@ -54,7 +54,9 @@ async def window(asked: Asked) -> Page:
             "nowhere": by_tier[None],
             "block_count": len(blocks),
             "lineage": lineage,
-            "receipts": [(record, record.event.details) for record in thaws],
+            "receipts": [
+                (record, record.event.details, asked.traces.of(record.event.details)) for record in thaws
+            ],
             "is_there": is_there,
             "ways": _ways(said, status.window, is_there=is_there),
             **said,

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from cwm.app import assemble
-from cwm.settings import ABSENT, Auth, Database, Engine, Http, Isolation, Retention, Settings
+from cwm.settings import ABSENT, Auth, Database, Engine, Http, Isolation, Retention, Settings, Tracing
 from cwm.wiring.parts import build_parts
 from tests.transport.console.reading import Console
 from tests.transport.mcp.gateway import nobody_listens
@@ -19,7 +19,12 @@ from tests.transport.mcp.gateway import nobody_listens
 
 @asynccontextmanager
 async def a_console(
-    folder: Path, template: Path, auth: Auth | None = None, kv_tier: Any = None, **http: Any
+    folder: Path,
+    template: Path,
+    auth: Auth | None = None,
+    kv_tier: Any = None,
+    trace_url: str | None = None,
+    **http: Any,
 ) -> AsyncIterator[Console]:
     """A whole gateway, in front of an engine that is not there. ``kv_tier`` answers where windows are."""
     path = folder / "cwm.db"
@@ -28,6 +33,7 @@ async def a_console(
         settings = Settings(
             auth=auth or Auth(),
             http=Http(**http),
+            tracing=Tracing(trace_url=trace_url),
             database=Database(db_path=path),
             engine=Engine(vllm_url=away, lmcache_url=ABSENT, coordinator_url=ABSENT),
             isolation=Isolation(secret="a test's secret"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError
+from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.ports.kv_tier import Placement, PrefixKey
 from cwm.transport.console.turns import conversations as shown
-from tests.contracts.nouns import a_session
+from tests.contracts.nouns import IDS, a_session, a_window, stored
 from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import Console, Document
 from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
@@ -46,6 +48,25 @@ async def test_the_overview_says_what_is_not_well_and_what_goes_on(console: Cons
     assert "saved (estimated)" not in page.text, "no turn says how long computing takes"
     assert page.links["Thanks. Open a pull request."] == f"/console{TREE}"
     assert page.links["login-fixed"] == "/console/windows/login-fixed"
+
+
+async def test_failed_windows_need_attention_however_many_newer_ones_there_are(console: Console) -> None:
+    registry, now = console.parts.base.registry, datetime.now(UTC)
+    for number in range(60):
+        name = f"w{number:02}"
+        await registry.add_session(a_session(name, "default"), ())
+        at = now - timedelta(minutes=60 - number)
+        window = a_window(
+            name, "default", session_id=name, snapshot_id=digest(IDS), created_at=at, updated_at=at
+        )
+        await registry.begin_freeze(window, IDS, None)
+        if number < 10:
+            await registry.fail_freeze(window, f"Tier {number} is full.", at)
+        else:
+            await registry.finish_freeze(window, stored(), at)
+    matters = (await console.page()).one("ul", class_="matters").text
+    assert [number for number in range(10) if f"Tier {number} is full." in matters] == [*range(2, 10)]
+    assert "2 older ones failed, too." in " ".join(matters.split())
 
 
 async def test_conversations_are_listed_by_state_and_page_by_page(console: Console) -> None:

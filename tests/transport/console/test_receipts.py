@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from cwm.domain.access import EVERY, AccessScope
 from cwm.domain.audit import AuditEvent
 from cwm.domain.principal import Principal
-from tests.transport.console.reading import Console, Document, sound
+from tests.transport.console.conftest import a_console
+from tests.transport.console.reading import TRACES, Console, Document, sound
 from tests.transport.console.scenes import a_working_day
 
 EVERYTHING = Principal("default", "local", EVERY)
@@ -20,9 +22,11 @@ RECEIPT = {
 }
 
 
-async def thawed(console: Console, window: str, subject: str = "local", outcome: str = "success") -> None:
-    at = datetime.now(UTC) + timedelta(hours=1)
-    event = AuditEvent(at, "default", subject, "window_thaw", outcome, "again", window, details=RECEIPT)
+async def thawed(
+    console: Console, window: str, subject: str = "local", outcome: str = "success", **more: str
+) -> None:
+    at, details = datetime.now(UTC) + timedelta(hours=1), {**RECEIPT, **more}
+    event = AuditEvent(at, "default", subject, "window_thaw", outcome, "again", window, details=details)
     await console.parts.base.audit.record(event)
 
 
@@ -37,6 +41,22 @@ async def test_a_window_shows_the_receipts_of_its_thaws(console: Console) -> Non
     said = " ".join(receipt.split())
     assert "4,096 tokens restored (4,000 from redis, 96 from cpu) 104 computed again" in said
     assert "canary: exact took 812 ms by local" in said
+
+
+async def test_where_a_tracing_ui_is_configured_receipts_and_audit_rows_lead_to_their_traces(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    for trace_url, where in ((f"{TRACES}{{trace_id}}?q=<\"&'", f"{TRACES}{trace_id}?q=<\"&'"), (None, None)):
+        async with a_console(tmp_path, sqlite_template, trace_url=trace_url) as console:
+            await a_working_day(console.parts.base.registry)
+            await thawed(console, "login-fixed", trace_id=trace_id)
+            await thawed(console, "login-fixed", trace_id="'><script>alert(1)</script>")
+            for path in ("/windows/login-fixed", "/audit"):
+                page = await console.page(path)
+                links = [each for each in page.all("a") if each.text.strip() == "Trace"]
+                assert [each.attributes["href"] for each in links] == ([] if where is None else [where])
+                assert "<script>alert" not in page.source
 
 
 async def test_without_admin_one_sees_ones_own_thaws(console: Console) -> None:

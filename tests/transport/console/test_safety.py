@@ -53,6 +53,8 @@ async def test_whatever_others_wrote_is_shown_as_text(console: Console) -> None:
         "/windows",
         "/windows/hostile-window",
         "/windows?q=%3Cscript%3E%22",
+        "/keys",
+        "/doctor",
     ):
         page = await console.page(path)
         assert len(page.all("script")) == 1, path

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from sqlalchemy import Connection, insert, select, text
@@ -26,10 +26,11 @@ from cwm.adapters.sql.failures import coded_errors
 from cwm.adapters.sql.rows import AUDIT_RECORD, insert_into, record_of, record_values
 from cwm.adapters.sql.tables.audit import audit_log
 from cwm.adapters.sql.transactions import reading
-from cwm.domain.audit import AuditEvent
+from cwm.domain.audit import TRACE_ID, AuditEvent
 from cwm.domain.audit_chain import CARRIED, AuditRecord, ChainKeys, Place
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.ports.meter import Meter
+from cwm.ports.tracing import UNTRACED, Tracer, trace_id_of
 
 _AT_ONCE: Final = 200
 _ALONE: Final = 3
@@ -60,15 +61,20 @@ class _Tail:
 class SqlAuditLog:
     """The ports ``AuditLog`` and ``ChainEnds`` on SQLite or Postgres."""
 
-    def __init__(self, database: Database, keys: ChainKeys, meter: Meter | None = None) -> None:
+    def __init__(
+        self, database: Database, keys: ChainKeys, meter: Meter | None = None, tracer: Tracer = UNTRACED
+    ) -> None:
         self.database = database
         self.keys = keys
         self._meter = meter
+        self._tracer = tracer
         self._replaced = False
         self._tails: OrderedDict[str, _Tail] = OrderedDict()
 
     async def record(self, event: AuditEvent) -> None:
         """Record the event. If the caller is cancelled while it waits, the event is recorded anyway."""
+        if self._tracer.on and (trace_id := trace_id_of(self._tracer.carrier())) is not None:
+            event = replace(event, details={**event.details, TRACE_ID: trace_id})
         tail = self._tail(event.tenant)
         done = asyncio.get_running_loop().create_future()
         tail.waiting.append((event, done))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from cwm.domain.access import granted, spelled
+from cwm.domain.access import AccessScope, granted, spelled
 from cwm.domain.api_key import ApiKey
 from cwm.domain.errors import InvalidParameterError
 from cwm.transport.console.access.form import FIELD, Form
@@ -25,6 +26,16 @@ _DAYS: Final = (
     ("0", "until it is revoked"),
 )
 _ID_CHARS: Final = 16
+WORDS: Final[Mapping[str, str]] = {
+    AccessScope.WINDOWS_READ: "read windows, conversations and turns",
+    AccessScope.WINDOWS_WRITE: "freeze, clone, rename and delete windows",
+    AccessScope.SESSIONS_WRITE: "open, continue and delete conversations, through /v1 too",
+    AccessScope.CONTEXT_READ: "read shared context",
+    AccessScope.CONTEXT_WRITE: "change shared context",
+    AccessScope.TOOLS_CALL: "use the tools of upstream servers",
+    AccessScope.ADMIN: "all of these, and run the gateway: engines, upstreams, keys, audit log",
+    AccessScope.OTHERS_READ: "read what others of the tenant keep to themselves",
+}
 
 
 def state_of(key: ApiKey, now: datetime) -> str:
@@ -39,7 +50,7 @@ async def _creating(asked: Asked) -> Step:
     if not asked.services.keys.accepted:
         return Step("Create an API key", [], (), link("keys"), blocked=_OFF)
     listed = await asked.services.keys.listed(principal)
-    own = ", ".join(sorted(principal.workspaces)) or "you are in none"
+    own = ", ".join(sorted(principal.workspaces))
     return Step(
         "Create an API key",
         [
@@ -54,12 +65,12 @@ async def _creating(asked: Asked) -> Step:
                 "scope",
                 "It may",
                 kind="boxes",
-                choices=[(scope, scope) for scope in spelled(principal.scopes)],
+                choices=[(scope, f"{scope}: {WORDS[scope]}") for scope in spelled(principal.scopes)],
             ),
             Field(
                 "workspaces",
                 "Workspaces that it is a member of",
-                hint=f"with commas between; yours: {own}",
+                hint=f"with commas between; {f'yours: {own}' if own else 'you are in none'}",
                 most=1024,
                 required=False,
             ),

@@ -15,6 +15,7 @@ from cwm.domain.errors import UnauthenticatedError
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.principal import Principal
 from cwm.services.access.authentication import Authentication
+from cwm.transport.console.actions import keys
 from tests.transport.console.actions.conftest import ADMIN, OWN, Desk, proposed
 from tests.transport.console.reading import Document
 from tests.transport.console.test_safety import HOSTILE, MARKUP
@@ -124,13 +125,13 @@ async def test_a_key_is_revoked_for_every_gateway_from_its_page_on(desk: Desk) -
 
 
 async def test_keys_are_listed_by_pages_with_their_states(desk: Desk) -> None:
-    keys, now = SqlApiKeys(desk.parts.base.database), datetime.now(UTC)
+    records, now = SqlApiKeys(desk.parts.base.database), datetime.now(UTC)
     for number in range(51):
         key = ApiKey(
             "default", f"{number:016x}", f"m{number}", frozenset({AccessScope.CONTEXT_READ}), "d",
             now - timedelta(days=60 - number), now - timedelta(days=1) if number == 50 else None,
         )  # fmt: skip
-        await keys.add(key)
+        await records.add(key)
     first = await desk.form("/keys")
     assert "51 keys of the tenant" in first.text
     items = [" ".join(each.text.split()) for each in first.all("li", class_="item")]
@@ -228,6 +229,10 @@ async def test_a_budget_that_is_nearly_used_needs_attention(desk: Desk) -> None:
     await limits.spend(Principal("default", "other"), 4200)
     assert "The tenant's tokens" in (await desk.form("")).links
     assert "The tenant's tokens" not in (await desk.form("", headers=AGENT)).links
+
+
+def test_every_scope_has_words() -> None:
+    assert set(keys.WORDS) == set(AccessScope)
 
 
 async def test_the_page_can_be_walked_without_a_name_that_is_not_there(desk: Desk) -> None:
