@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,9 @@ from starlette.routing import Route
 
 from cwm.app import create_app
 from cwm.domain.turn_sums import KEPT, TurnSum, hour_of
+from cwm.domain.upstream_tools import version_of
 from cwm.settings import ABSENT, Database, Engine, Http, Isolation, Retention, Settings
+from cwm.settings.engines import EngineEntry
 from tests.adapters.upstream.bad_server import bad_server
 from tests.transport.console import test_audit, test_kept, test_upstreams
 from tests.transport.console.reading import Console
@@ -52,6 +54,9 @@ class House:
             "conversations?state=active",
             "conversations/yesterday-s-talk",
             f"turns/{fifth}",
+            f"turns/{fifth}/untag",
+            "windows/for-today",
+            "windows/for-today/extend",
             f"compare?left=turn:{fifth}&right=session:fix-flaky-login-test",
             "windows?q=login",
             "windows?q=nothing-is-called-this",
@@ -62,15 +67,24 @@ class House:
 
 @asynccontextmanager
 async def a_house(
-    folder: Path, template: Path, *, database: Path | None = None, **http: Any
+    folder: Path,
+    template: Path,
+    *,
+    database: Path | None = None,
+    engines: Mapping[str, str] | None = None,
+    **http: Any,
 ) -> AsyncIterator[House]:
-    """``database``: that of another gateway, instead of a new one."""
+    """``database``: that of another gateway, instead of a new one. ``engines``: their addresses by name, instead of two that are away."""
     path = database or Path(shutil.copy(template, folder / "cwm.db"))
     with nobody_listens() as away:
         settings = Settings(
             http=Http(**http),
             database=Database(db_path=path),
-            engine=Engine(vllm_url=away, lmcache_url=ABSENT, coordinator_url=ABSENT),
+            engine=Engine(lmcache_url=ABSENT, coordinator_url=ABSENT),
+            engines={
+                name: EngineEntry(vllm_url=url, lmcache_url=ABSENT, coordinator_url=ABSENT)
+                for name, url in (engines or dict.fromkeys(("north", "south"), away)).items()
+            },
             isolation=Isolation(secret="a test's secret"),
             retention=Retention(reconcile_seconds=86_400, patrol_windows=0),
         )
@@ -119,10 +133,16 @@ async def furnished(house: House) -> AsyncIterator[None]:
         turn=house.day["sixth"].id,
         window_name="login-fixed",
         scope="tenant",
+        engine="north",
+        upstream="files",
     )
+    await console.parts.services.clone(test_kept.LOCAL, "login-fixed", "for-today", ttl_seconds=86_400)
     await test_audit.a_day(console)
     await test_kept.written(console)
     await test_kept.stored(console, test_kept.LOCAL, "search", 3)
+    desk = console.parts.agent_side.tool_desk
+    before = [version_of(test_upstreams.a_tool(name, f"Does {name}.")) for name in ("read", "write")]
+    await desk.tools.note("files", before, desk.clock.now())
     async with bad_server() as server:
         test_upstreams.offering(
             server,

@@ -29,7 +29,7 @@ class RequestMetrics:
         self._http_seconds = _Series(
             histogram(
                 "cwm_http_request_duration_seconds",
-                "Time from a request to the last byte of its response; without /mcp, whose streams stay open",
+                "Time from a request to the last byte of its response; without /mcp and /console/events, whose streams stay open",
                 ["face", "route"],
             )
         )

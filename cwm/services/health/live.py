@@ -7,6 +7,7 @@ shared store nothing of other gateways is heard: while somebody listens, the ten
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -168,7 +169,8 @@ class Live:
         self._counts[principal] += 1
         self._listeners.add(listener)
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_on())
+            # In no context of the one who came first: what it logs and traces is nobody's request.
+            self._looking = asyncio.create_task(self._look_on(), context=contextvars.Context())
         try:
             yield listener
         finally:

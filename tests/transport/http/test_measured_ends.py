@@ -75,6 +75,12 @@ async def test_a_request_ends_once_however_it_ends(app: ASGIApp, status: str) ->
     assert first_bytes == ([1] if app is refuses else [])
 
 
+async def test_how_long_somebody_looks_is_not_timed() -> None:
+    samples = (await asked(refuses, {"type": "http", "method": "GET", "path": "/console/events"})).samples()
+    assert [s.value for s in samples if s.name == "cwm_http_requests_total"] == [1]
+    assert not [s for s in samples if s.name == "cwm_http_request_duration_seconds_count"]
+
+
 async def test_what_is_no_request_is_passed_on() -> None:
     meter = await asked(says_nothing, {"type": "lifespan"})
     assert not [s for s in meter.samples() if s.name.startswith("cwm_http_")]

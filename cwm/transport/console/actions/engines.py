@@ -20,8 +20,9 @@ async def _draining(asked: Asked) -> Step:
     engine = await _engine(asked)
     count = number(engine.sessions)
     conversations = f"{count} conversation{'' if engine.sessions == 1 else 's'}"
+    moving = f"Its {conversations}, of all tenants, move to other engines with their KV, each with a proof."
     facts = [
-        f"{engine.name} gets no new conversations until that is undone. Its {conversations}, of all tenants, move to other engines with their KV, each with a proof.",
+        f"{engine.name} gets no new conversations until that is undone. {moving if engine.sessions else 'It serves none now.'}",
         "One that cannot move goes on where it is. This page waits for a minute at most; drain again to go on.",
     ]
     if engine.draining_since is not None:
