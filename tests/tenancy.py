@@ -108,6 +108,8 @@ async def two_tenants(
         app = assemble(settings, parts)
         async with serving(app, app.state.end_streams) as url:
             owned = await _own(url, parts, _user(A) if of_one else Principal(A, "agent"), of_one=of_one)
+            # What A's turns cost is written now, and not in the middle of a test.
+            await parts.engine_side.turn_sums.write()
             yield TwoTenants(url, app, parts, owned, _unknown(owned, settings), redis_url, of_one)
             await parts.base.database.write(_empty)
 

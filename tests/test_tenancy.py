@@ -23,6 +23,7 @@ from mcp import MCPError
 from starlette.routing import Mount, Route
 
 from cwm.settings import Database
+from cwm.transport.console.turns import conversations
 from tests.eventually import eventually
 from tests.tenancy import NOBODY, A, B, TwoTenants, alike, told, two_tenants
 from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent
@@ -136,6 +137,12 @@ async def b(request: pytest.FixtureRequest, tenants: TwoTenants) -> AsyncIterato
     transport = StreamableHttpTransport(f"{tenants.url}/mcp", headers={"x-tenant": B})
     async with Client(transport, mode=request.param) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def _patient_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends with what there is, however busy the machine."""
+    monkeypatch.setattr(conversations, "_SEARCH_SECONDS", 600.0)
 
 
 @pytest.fixture(autouse=True)

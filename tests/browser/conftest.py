@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, async_playwright
 
+from cwm.transport.console.turns import conversations
 from tests.browser.chromium import ARGUMENTS, MISSING, chromium
 from tests.browser.house import House, a_house, furnished
 from tests.browser.visitor import Visitor, visit
 from tests.node.programs import installed
+
+
+@pytest.fixture(autouse=True)
+def _patient_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends with what there is, however busy the machine."""
+    monkeypatch.setattr(conversations, "_SEARCH_SECONDS", 600.0)
 
 
 @pytest.fixture(scope="session")

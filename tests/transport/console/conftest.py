@@ -12,6 +12,7 @@ import pytest
 
 from cwm.app import assemble
 from cwm.settings import ABSENT, Auth, Database, Engine, Http, Isolation, Retention, Settings, Tracing
+from cwm.transport.console.turns import conversations
 from cwm.wiring.parts import build_parts
 from tests.transport.console.reading import Console
 from tests.transport.mcp.gateway import nobody_listens
@@ -49,6 +50,12 @@ async def a_console(
             httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8700") as http_client,
         ):
             yield Console(http_client, parts)
+
+
+@pytest.fixture(autouse=True)
+def _patient_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends with what there is, however busy the machine."""
+    monkeypatch.setattr(conversations, "_SEARCH_SECONDS", 600.0)
 
 
 @pytest.fixture
