@@ -8,7 +8,7 @@ from typing import Final
 from cwm.domain.access import AccessScope, spelled
 from cwm.domain.api_key import ApiKey
 from cwm.domain.errors import InvalidParameterError
-from cwm.transport.console.actions.keys import KEYS, state_of
+from cwm.transport.console.actions.keys import KEYS, NEW, state_of
 from cwm.transport.console.actions.two_steps import links
 from cwm.transport.console.keys.rows import rows
 from cwm.transport.console.pages import Page, link
@@ -34,6 +34,7 @@ async def keys(asked: Asked) -> Page:
                 key.key_id: links(KEYS, principal, link("keys", key.key_id), state_of(key, now))
                 for key in shown
             },
+            "new": links(NEW, principal, link("keys")),
             "count": len(listed),
             "is_first": not first,
             "next_after": shown[-1].key_id if len(listed) > first + _SHOWN else None,
