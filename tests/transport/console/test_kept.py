@@ -57,6 +57,7 @@ async def test_a_key_has_its_version_its_size_and_who_wrote_it_last(console: Con
     assert second.startswith("notes/race 4.9 KiB version 3 by ann cannot be changed")
     assert "expires in 2 h" in second
     assert "before-release (version 3, by ann)" in page.text
+    assert "Everybody of the tenant reads it with the scope context:read" in page.text
     found = await console.page("/context/tenant?q=notes/")
     assert [each.text.split()[0] for each in found.all("li", class_="item")] == ["notes/race"]
     assert "No key begins like this." in (await console.page("/context/tenant?q=nothing")).text
