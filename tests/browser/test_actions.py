@@ -129,6 +129,53 @@ async def test_a_window_is_kept_longer(visitor: Visitor, desk: Desk) -> None:
     assert (await desk.window("short")).expires_at is None
 
 
+async def test_a_window_is_renamed_and_deleted(visitor: Visitor, desk: Desk) -> None:
+    await desk.parts.services.freeze(ADMIN, "talk", "kept")
+    await act(visitor, "/console/windows/kept", "Rename")
+    await visitor.page.get_by_label("New name").fill("better")
+    await press(visitor, "Rename")
+    await expect(visitor.page.get_by_role("heading", name="better", level=1)).to_be_visible()
+    await act(visitor, "/console/windows/better", "Delete")
+    await press(visitor, "Delete")
+    await expect(notice(visitor)).to_have_text("The window is deleted.")
+    assert [each.name for each in await desk.parts.services.browse.windows_of(ADMIN, "talk")] == []
+
+
+async def test_a_frozen_conversation_takes_turns_again_and_moves(visitor: Visitor, desk: Desk) -> None:
+    await desk.parts.services.freeze(ADMIN, "talk", "kept")
+    await act(visitor, "/console/conversations/talk", "Unfreeze")
+    await press(visitor, "Unfreeze")
+    await expect(notice(visitor)).to_have_text("The conversation takes turns again.")
+    before = await desk.session("talk")
+    assert before is not None
+    await act(visitor, "/console/conversations/talk", "Move")
+    await press(visitor, "Move")
+    await expect(notice(visitor)).to_have_text("The conversation is on that engine.")
+    after = await desk.session("talk")
+    assert after is not None
+    assert {before.engine, after.engine} == {"a", "b"}
+
+
+async def test_a_turn_is_frozen_loses_its_tag_and_its_branch_is_deleted(visitor: Visitor, desk: Desk) -> None:
+    first, page = await first_turn(desk), visitor.page
+    await act(visitor, f"/console/turns/{first}", "Tag")
+    await page.get_by_role("textbox").first.fill("begin")
+    await press(visitor, "Tag")
+    await act(visitor, f"/console/turns/{first}", "Remove a tag")
+    await press(visitor, "Remove a tag")
+    await expect(notice(visitor)).to_have_text("The tag is gone.")
+    await act(visitor, f"/console/turns/{first}", "Freeze")
+    await page.get_by_label("Name of the window").fill("at-the-first")
+    await press(visitor, "Freeze")
+    assert (await desk.window("at-the-first")).turn_id == first
+    last = await desk.current("talk")
+    await act(visitor, f"/console/turns/{first}", "Go back to it")
+    await press(visitor, "Go back to it")
+    await act(visitor, f"/console/turns/{last}", "Delete")
+    await press(visitor, "Delete")
+    await expect(notice(visitor)).to_have_text("The branch is deleted.")
+
+
 async def test_an_engine_is_drained_and_takes_conversations_again(visitor: Visitor, desk: Desk) -> None:
     session = await desk.session("talk")
     assert session is not None

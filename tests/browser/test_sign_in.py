@@ -83,3 +83,35 @@ async def test_who_only_looks_is_offered_no_action(deployment: Deployment, visit
     await visitor.page.goto(f"{visitor.url}/console/windows/login-fixed")
     await expect(visitor.page.get_by_role("heading", name="login-fixed")).to_be_visible()
     await expect(visitor.page.get_by_role("list", name="Actions")).to_have_count(0)
+
+
+async def test_a_key_is_made_shown_once_signs_in_and_is_revoked(
+    browser: Browser, programs: Programs, tmp_path: Path
+) -> None:
+    async with (
+        deployed(programs, tmp_path, api_keys=True) as found,
+        visit(browser, found.running.url, found.issuer) as visitor,
+    ):
+        page = visitor.page
+        await signs_in(visitor, "alice")
+        await visitor.open("/console/keys")
+        await page.get_by_role("link", name="Create a key").click()
+        await page.get_by_label("Name of the machine").fill("ci")
+        await page.get_by_label("windows:read").check()
+        await page.get_by_role("button", name="Create a key").click()
+        key = (await page.locator("main pre, main code").filter(has_text="cwm_").first.inner_text()).strip()
+        async with visit(browser, found.running.url) as other:
+            await other.page.goto(f"{other.url}/console/windows")
+            await other.page.get_by_label("API key").fill(key)
+            await other.page.get_by_role("button", name="Sign in").click()
+            await other.page.wait_for_url(f"{other.url}/console/windows")
+            await expect(other.page.get_by_role("banner")).to_contain_text("key:ci")
+            await visitor.open("/console/keys")
+            assert key not in await page.content()
+            await page.get_by_role("link", name="Revoke").click()
+            await page.get_by_role("button", name="Revoke").click()
+            await expect(page.get_by_role("status")).to_have_text(
+                "The key is revoked: every gateway refuses it."
+            )
+            await other.page.reload()
+            await expect(other.page.get_by_role("heading", name="Sign in")).to_be_visible()

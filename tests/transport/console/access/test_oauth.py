@@ -65,7 +65,7 @@ class Deployment:
 
 @asynccontextmanager
 async def deployed(
-    programs: Programs, folder: Path, *, ttl_seconds: int = 300, **more: str | None
+    programs: Programs, folder: Path, *, ttl_seconds: int = 300, **more: str | bool | None
 ) -> AsyncIterator[Deployment]:
     port, at = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
