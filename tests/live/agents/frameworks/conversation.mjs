@@ -1,4 +1,4 @@
-// A conversation of the AI SDK, as frameworks.py has those of others. Arguments: which one, URL, model, and the questions.
+// A conversation of the AI SDK, as conversation.py has those of others. Arguments: which one, URL, model, and the questions.
 
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";

@@ -1,4 +1,4 @@
-"""A conversation of a framework, run in a process of its own: ``python frameworks.py NAME URL MODEL QUESTION ...``.
+"""A conversation of a framework, run in a process of its own: ``python conversation.py NAME URL MODEL QUESTION ...``.
 
 The framework keeps the conversation; it has one tool, and knows of CWM only the base URL.
 """

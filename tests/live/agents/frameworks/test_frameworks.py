@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.live.agents.frameworks import FRAMEWORKS
+from tests.live.agents.frameworks.conversation import FRAMEWORKS
 from tests.live.agents.programs import HERE
 from tests.live.agents.proxy import Tool, proxied
 from tests.live.conftest import LiveGateway
@@ -24,6 +25,7 @@ QUESTIONS: Final = (
     "Is that code safe?",
     "Thank you. What else is there?",
 )
+_HERE: Final = Path(__file__).parent
 _SECONDS: Final = 300
 
 
@@ -31,11 +33,11 @@ async def conversation(name: str, url: str, model: str) -> node.Ended:
     """All questions, in a process of its own."""
     programs = node.installed(HERE / "package.json")
     if name in AI_SDK:
-        script = str(HERE / "frameworks.mjs")
+        script = str(_HERE / "conversation.mjs")
         return await programs.script(script, name, url, model, *QUESTIONS, seconds=_SECONDS)
-    line = (sys.executable, str(HERE / "frameworks.py"), name, url, model, *QUESTIONS)
+    line = (sys.executable, str(_HERE / "conversation.py"), name, url, model, *QUESTIONS)
     # The interpreter's own packages are behind those that are pinned.
-    pinned = {"PYTHONPATH": str(from_pypi(HERE / "frameworks.txt"))}
+    pinned = {"PYTHONPATH": str(from_pypi(_HERE / "pins.txt"))}
     return await programs.run(line, variables=pinned, seconds=_SECONDS)
 
 
