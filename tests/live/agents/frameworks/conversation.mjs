@@ -11,8 +11,7 @@ const model = {
   "ai-sdk-chat": createOpenAICompatible,
   "ai-sdk-responses": createOpenAI,
   "ai-sdk-messages": createAnthropic,
-  // In a stream of a chat the engine counts cached tokens for who asks for the usage alone.
-}[framework]({ name: "cwm", baseURL: `${url}/v1`, apiKey: "none", includeUsage: true })(name);
+}[framework]({ name: "cwm", baseURL: `${url}/v1`, apiKey: "none" })(name);
 
 const read_notes = tool({
   description: "Reads the notes.",
