@@ -17,12 +17,12 @@ from cwm.ports.tracing import trace_id_of
 from cwm.services.catalogue import Services
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
-from cwm.transport.console.doctor import doctor
 from cwm.transport.console.engines import engines
-from cwm.transport.console.events import Events
+from cwm.transport.console.health.doctor import doctor
+from cwm.transport.console.health.events import Events
+from cwm.transport.console.health.overview import overview
 from cwm.transport.console.kept import results, scope, scopes
 from cwm.transport.console.keys.page import keys
-from cwm.transport.console.overview import overview
 from cwm.transport.console.pages import PATH, asset, rendered
 from cwm.transport.console.refusal import refusal
 from cwm.transport.console.traces import NOWHERE, TraceLinks

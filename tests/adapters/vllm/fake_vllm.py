@@ -492,20 +492,24 @@ def _body(asked: dict[str, Any], *, chat: bool, hides: bool = False, aborted: bo
 def _completion_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     prompt, words = _ids(asked), _words(asked)
     told = bool(asked.get("return_token_ids"))
+    counted = bool((asked.get("stream_options") or {}).get("include_usage"))
     head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL}
     for position, (token, word) in enumerate(words):
         last = position == len(words) - 1
         choice = {"index": 0, "text": word, "logprobs": None, "finish_reason": "length" if last else None}
         choice |= {"stop_reason": None, "prompt_token_ids": prompt if told and not position else None}
         choice |= {"token_ids": [token] if told else None}
-        yield {**head, "choices": [choice]} | ({"system_fingerprint": "vllm-fake"} if last else {})
-    if (asked.get("stream_options") or {}).get("include_usage"):
+        yield {**head, "choices": [choice]} | (
+            {"system_fingerprint": "vllm-fake"} if last and not counted else {}
+        )
+    if counted:
         yield {**head, "choices": [], "usage": _usage(prompt, len(words)), "system_fingerprint": "vllm-fake"}
 
 
 def _chat_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     prompt, words = _ids(asked), _words(asked)
     told = bool(asked.get("return_token_ids"))
+    counted = bool((asked.get("stream_options") or {}).get("include_usage"))
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
     role = {
         "index": 0,
@@ -519,8 +523,10 @@ def _chat_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         choice = {"index": 0, "delta": {"content": word}, "logprobs": None}
         choice |= {"finish_reason": "length", "stop_reason": None} if last else {"finish_reason": None}
         choice |= {"token_ids": [token] if told else None}
-        yield {**head, "choices": [choice]} | ({"system_fingerprint": "vllm-fake"} if last else {})
-    if (asked.get("stream_options") or {}).get("include_usage"):
+        yield {**head, "choices": [choice]} | (
+            {"system_fingerprint": "vllm-fake"} if last and not counted else {}
+        )
+    if counted:
         yield {**head, "choices": [], "usage": _usage(prompt, len(words)), "system_fingerprint": "vllm-fake"}
 
 

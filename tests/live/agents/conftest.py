@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.live.agents.house import House
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine, running
 from tests.live.talk import Talk, talk
@@ -22,6 +23,15 @@ def gateway(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """One for each file, which finds none of the others' sessions."""
     with served(engine, tmp_path_factory.mktemp("gateway") / "cwm.db", "acme") as gateway:
         yield gateway
+
+
+@pytest.fixture(scope="module")
+def house(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One for each file that loses everything."""
+    house = House(engine, tmp_path_factory.mktemp("house") / "cwm.db")
+    house.start()
+    yield house
+    house.stop()
 
 
 @pytest.fixture

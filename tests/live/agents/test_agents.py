@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.live.agents.house import House
 from tests.live.agents.programs import AGENTS, NOTE, Agent, Place, place
 from tests.live.agents.proxy import Passed, Proxy, proxied
-from tests.live.conftest import LiveGateway, served
-from tests.live.engine import LiveEngine
 from tests.live.talk import Talk, talk
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
@@ -28,29 +24,6 @@ QUESTIONS: Final = (
     "Is that code safe?",
     "Thank you. What else is there?",
 )
-
-
-@dataclass(slots=True)
-class House:
-    """A gateway that can be killed and started again with its registry."""
-
-    engine: LiveEngine
-    database: Path
-    gateway: LiveGateway | None = None
-    _running: ExitStack = field(default_factory=ExitStack)
-
-    def start(self) -> LiveGateway:
-        self.gateway = self._running.enter_context(served(self.engine, self.database, "acme"))
-        return self.gateway
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash."""
-        assert self.gateway is not None
-        os.kill(self.gateway.pid, signal.SIGKILL)
-        self.stop()
-
-    def stop(self) -> None:
-        self._running.close()
 
 
 @dataclass(slots=True)
@@ -108,14 +81,6 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def house(engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    house = House(engine, tmp_path_factory.mktemp("agents") / "cwm.db")
-    house.start()
-    yield house
-    house.stop()
-
-
-@pytest.fixture(scope="module")
 async def stories(house: House, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, Story]]:
     """A conversation of each agent, frozen under the agent's name."""
     assert house.gateway is not None
@@ -135,11 +100,7 @@ async def stories(house: House, tmp_path_factory: pytest.TempPathFactory) -> Asy
 @pytest.fixture(scope="module")
 async def resumed(house: House, stories: dict[str, Story]) -> dict[str, Story]:
     """The same, gone on with after gateway and engine were killed."""
-    house.kill()
-    house.engine.kill("vllm")
-    house.engine.kill("lmcache")
-    house.engine.wait_ready()
-    gateway = house.start()
+    gateway = house.lose_everything()
     async with talk(gateway.url, gateway.model) as own:
         for story in stories.values():
             story.proxy.target = gateway.url

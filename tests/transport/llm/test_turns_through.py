@@ -92,6 +92,20 @@ async def test_a_turn_whose_cache_ended_early_says_so(cwm: Gateway) -> None:
     assert cwm.meter.counts["event turn_missed_evicted"] == 1
 
 
+@BOTH
+@pytest.mark.parametrize("more", [{}, {"stream_options": None}, {"stream_options": {"include_usage": False}}])
+async def test_a_turn_knows_its_cached_tokens_whether_or_not_its_client_asks_for_the_usage(
+    cwm: Gateway, vllm: FakeVllm, path: str, more: dict[str, Any]
+) -> None:
+    body = request(path, stream=True, **more)
+    through = await cwm.client.post(path, json=body, headers=SESSION)
+    assert through.content == (await direct(vllm, path, body)).content
+    assert b'"usage"' not in through.content
+    turn = await cwm.registry.turn(TENANT, through.headers["cwm-turn"])
+    assert turn is not None
+    assert turn.cached_tokens == turn.prompt_tokens // 2
+
+
 async def test_a_turn_that_is_asked_apart_is_no_part_of_the_conversation(cwm: Gateway) -> None:
     await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
     longer = request(CHAT, messages=[{"role": "user", "content": "much longer than the first one"}])

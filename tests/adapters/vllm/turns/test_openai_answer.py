@@ -387,3 +387,34 @@ def test_a_strange_delta_passes_unchanged(fields: dict[str, Any]) -> None:
     answer = StreamAnswer(recorded=True, hide_ids=False)
     assert read(answer, sse(odd)) == sse(odd)
     assert answer.message() is not None
+
+
+COUNTED = {"usage": {"prompt_tokens": 3, "total_tokens": 7, "prompt_tokens_details": {"cached_tokens": 2}}}
+
+
+@given(cuts=st.lists(st.integers(0, 600), max_size=12))
+def test_a_usage_that_the_client_did_not_ask_for_is_read_and_hidden(cuts: list[int]) -> None:
+    last = {"id": "chatcmpl-1", "choices": [], **COUNTED, "system_fingerprint": "vllm-é"}
+    stream = sse(FIRST, word(TEXT, [8, 9, 10]), word("", [11], "stop"), last, "[DONE]")
+    end = {**word("", None, "stop"), "system_fingerprint": "vllm-é"}
+    bare = sse({**FIRST, "prompt_token_ids": None}, word(TEXT, None), end, "[DONE]")
+    answer = StreamAnswer(recorded=True, hide_ids=True, hide_usage=True)
+    assert read(answer, stream, *(min(cut, len(stream)) for cut in cuts)) == bare
+    assert answer.usage() == PromptUsage(3, 2)
+    assert answer.token_ids() == (5, 6, 7, 8, 9, 10, 11)
+
+
+def test_a_usage_that_the_engine_tells_everybody_is_passed_on() -> None:
+    end = {**word("", [11], "stop"), **COUNTED}
+    stream = sse(FIRST, end, {"id": "chatcmpl-1", "choices": [], **COUNTED}, "[DONE]")
+    answer = StreamAnswer(recorded=True, hide_ids=False, hide_usage=True)
+    assert read(answer, stream) == stream
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", sse("[DONE]"), sse({"error": {"message": "The engine died.", "code": 500}})]
+)
+def test_the_last_event_of_a_stream_without_its_usage_is_not_lost(rest: bytes) -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=False, hide_usage=True)
+    stream = sse(FIRST, word("", [11], "stop"))
+    assert read(answer, stream + rest) + answer.failed == stream + rest

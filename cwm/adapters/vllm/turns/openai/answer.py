@@ -142,20 +142,27 @@ class BodyAnswer(_Answer):
 
 
 class StreamAnswer(_Answer):
-    """A response of server-sent events; each event is passed on when its last byte has arrived."""
+    """A response of server-sent events; each event is passed on when its last byte has arrived.
 
-    __slots__ = ("_events", "_progress")
+    With ``hide_usage`` the client has not asked for the usage at the end: the last event waits for it and gets what it has of
+    vLLM's last event, the fingerprint.
+    """
+
+    __slots__ = ("_events", "_hide_usage", "_last", "_progress")
 
     def __init__(
         self,
         *,
         recorded: bool,
         hide_ids: bool,
+        hide_usage: bool = False,
         named: Callable[[bytes], bytes] | None = None,
         prompts: RecentPrompts | None = None,
         session: str = "",
     ) -> None:
         super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
+        self._hide_usage = hide_usage
+        self._last = b""
         self._events = Events()
         self._progress = Progress()
 
@@ -171,32 +178,49 @@ class StreamAnswer(_Answer):
 
     def finish(self) -> bytes:
         rest = self._events.rest()
-        return self._named(self._event(rest)) if rest else b""
+        return self._named((self._event(rest) if rest else b"") + self._let_go())
 
     def _event(self, event: bytes) -> bytes:
         if self.failed or _gives_up(event):
             self.failed += event
-            return b""
+            return self._let_go()
         rest = self._without_prompt(event) if self._recorded else event
         data = data_of(rest)
         if not data:
             return event
         if data == _DONE:
             self.begun = self.ended = True
-            return event
+            return self._let_go() + event
         if not self._recorded:
             self.begun = True
             if b'"usage"' in data:
                 self._ids.take(_object(data))
             return event
-        answer = _object(data)
+        return self._recorded_event(event, rest, _object(data))
+
+    def _recorded_event(self, event: bytes, rest: bytes, answer: dict[str, Any]) -> bytes:
+        """``rest`` is the event without the prompt's ids, ``answer`` what it says."""
         self._ids.take(answer)
         self._message.take(answer)
         self._progress.take(answer)
         self.begun = self._ids.begun
-        if not self._hide_ids:
-            return event
-        return b"" if _is_only_for_ids(answer) else without_ids(rest)
+        if self._last and _is_only_usage(answer):
+            return self._let_go(answer.get("system_fingerprint"))
+        if self._hide_ids:
+            event = b"" if _is_only_for_ids(answer) else without_ids(rest)
+        if self._hide_usage and _is_last(answer):
+            self._last = event
+            return b""
+        return event
+
+    def _let_go(self, fingerprint: Any = None) -> bytes:
+        """The event that waited."""
+        last, self._last = self._last, b""
+        if fingerprint is None:
+            return last
+        end = last.rindex(b"}")
+        told = json.dumps(fingerprint, ensure_ascii=False).encode()
+        return b"".join((last[:end], b',"system_fingerprint":', told, last[end:]))
 
 
 def _gives_up(event: bytes) -> bool:
@@ -216,6 +240,17 @@ def _is_only_for_ids(answer: dict[str, Any]) -> bool:
         and choices[0].get("finish_reason") is None
         and choices[0].get("logprobs") is None
     )
+
+
+def _is_last(answer: dict[str, Any]) -> bool:
+    """Whether only the usage follows, and is not what vLLM sends in every event to everybody."""
+    return not answer.get("usage") and any(
+        choice.get("finish_reason") is not None for choice in choices_of(answer)
+    )
+
+
+def _is_only_usage(answer: dict[str, Any]) -> bool:
+    return answer.get("choices") == [] and bool(answer.get("usage"))
 
 
 def _object(content: bytes) -> dict[str, Any]:

@@ -139,8 +139,17 @@ class OpenAiRequest(RequestBody):
         return {name: self.fields[name] for name in _TEMPLATE if self.fields.get(name) is not None}
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:
-        ours = {"return_token_ids": True} if recorded else {}
+        ours: dict[str, Any] = {"return_token_ids": True} if recorded else {}
+        if recorded and self._lacks_usage:
+            ours["stream_options"] = {"include_usage": True}
         return self._sent(cache_salt, weights, prompt, **ours)
+
+    @property
+    def _lacks_usage(self) -> bool:
+        """Whether it asks for one stream without its usage, which alone says how many tokens were cached."""
+        options = self.fields.get("stream_options")
+        alone = _answers(self.fields) == 1 and options in (None, {}, {"include_usage": False})
+        return self.streamed and alone
 
     def generation_ids(self, request_id: str) -> Sequence[str]:
         if self.is_chat:
@@ -173,7 +182,12 @@ class OpenAiRequest(RequestBody):
         named = None if self.served is None else renaming(self.served, self.model or "")
         if streamed:
             return StreamAnswer(
-                recorded=recorded, hide_ids=hide_ids, named=named, prompts=self.prompts, session=session
+                recorded=recorded,
+                hide_ids=hide_ids,
+                hide_usage=recorded and self._lacks_usage,
+                named=named,
+                prompts=self.prompts,
+                session=session,
             )
         return BodyAnswer(
             hide_ids=hide_ids,

@@ -14,8 +14,8 @@ from cwm.domain.window import Window, WindowQuery
 from cwm.ports.audit import AuditFilter
 from cwm.services.engines.survey import EngineState
 from cwm.services.health.inspect import UPSTREAM, Health, Status
+from cwm.transport.console.health.reuse import first_hour, periods
 from cwm.transport.console.pages import Page, link
-from cwm.transport.console.reuse import first_hour, periods
 from cwm.transport.console.views import Asked
 from cwm.transport.console.wording import component, lasting, percent, period
 

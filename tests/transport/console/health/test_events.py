@@ -20,7 +20,7 @@ from cwm.app import assemble
 from cwm.domain.principal import Principal
 from cwm.services.health.live import MOST_LISTENERS
 from cwm.settings import ABSENT, Database, Engine, Isolation, Retention, Settings
-from cwm.transport.console.events import Events
+from cwm.transport.console.health.events import Events
 from cwm.transport.http.request_keys import PRINCIPAL
 from cwm.wiring.parts import Parts, build_parts
 from tests.eventually import eventually
