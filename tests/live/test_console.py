@@ -71,13 +71,13 @@ async def test_a_person_freezes_thaws_and_goes_on_from_a_page(
     page = visitor.page
     await visitor.open(f"/console/conversations/{session}")
     await acts(page, "Freeze", name=window)
-    await expect(page.get_by_role("status")).to_have_text(
+    await expect(page.locator("p.notice")).to_have_text(
         "The window is there, and its blocks are proven to be stored."
     )
     await expect(page.get_by_role("heading", level=1)).to_have_text(window)
     await visitor.open(f"/console/windows/{window}")
     await acts(page, "Thaw", **{"id of the new": thawed})
-    await expect(page.get_by_role("status")).to_have_text(
+    await expect(page.locator("p.notice")).to_have_text(
         "The conversation is open, and goes on from the window."
     )
     await visitor.open(f"/console/windows/{window}")
@@ -108,7 +108,7 @@ async def test_a_person_branches_goes_back_and_deletes_from_a_page(
     assert cached > 0
     await visitor.open(f"/console/turns/{first}")
     await acts(page, "Go back to it")
-    await expect(page.get_by_role("status")).to_have_text("The conversation goes on here.")
+    await expect(page.locator("p.notice")).to_have_text("The conversation goes on here.")
     await visitor.open(f"/console/turns/{second}")
     await acts(page, "Delete")
     left = (await agent.tool("turn_log", session_id=session))["turns"]
@@ -119,6 +119,6 @@ async def test_a_person_branches_goes_back_and_deletes_from_a_page(
     await page.get_by_role("list", name="Actions").get_by_role("link", name="Delete").click()
     await expect(page.get_by_role("main")).to_contain_text(re.compile(r"free|stay"))
     await page.get_by_role("button", name="Delete").click()
-    await expect(page.get_by_role("status")).to_have_text("The window is deleted.")
+    await expect(page.locator("p.notice")).to_have_text("The window is deleted.")
     with pytest.raises(RefusedError, match="CWM-2002"):
         await agent.tool("window_status", window_name=window)
