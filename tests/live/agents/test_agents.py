@@ -136,4 +136,5 @@ async def test_an_agent_goes_on_with_its_conversation_after_everything_was_kille
     turn = story.resumed["turn"]
     assert turn["parent"] in {before["id"] for before in story.log}
     predicted = min(turn["parent_at"], turn["prompt_tokens"] - 1) // BLOCK * BLOCK
-    assert turn["cached_tokens"] == predicted > 0
+    # A program that loses patience asks twice, and finds more the second time.
+    assert turn["cached_tokens"] >= predicted > 0
