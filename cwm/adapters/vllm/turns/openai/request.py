@@ -149,7 +149,8 @@ class OpenAiRequest(RequestBody):
         """Whether it asks for one stream without its usage, which alone says how many tokens were cached."""
         options = self.fields.get("stream_options")
         alone = _answers(self.fields) == 1 and options in (None, {}, {"include_usage": False})
-        return self.streamed and alone
+        # The engine refuses the option where it reads the value as no.
+        return self.fields.get("stream") is True and alone
 
     def generation_ids(self, request_id: str) -> Sequence[str]:
         if self.is_chat:
