@@ -37,6 +37,13 @@ class Name(NamedTuple):
     hash: str
 
 
+class Place(NamedTuple):
+    """Where a chunk is: the Redis has no server of its own."""
+
+    server: int
+    tier: Tier
+
+
 class Copy(Enum):
     """``FORGED`` opens and is the KV of something else; ``BROKEN`` does not open."""
 
@@ -69,8 +76,9 @@ class FakeKvTier:
     attached: dict[str, None] = field(default_factory=dict)
     """Roots of the models that have stored something."""
     _pins: Counter[Name] = field(default_factory=Counter)
-    _directory: dict[Name, set[Tier]] = field(default_factory=dict)
-    _news: list[tuple[Name, Tier, bool]] = field(default_factory=list)
+    _directory: dict[Name, set[Place]] = field(default_factory=dict)
+    """The coordinator's, one for all servers."""
+    _news: list[tuple[Name, Place, bool]] = field(default_factory=list)
     _on_their_way: list[Name] = field(default_factory=list)
     _last_facts: KvTierFacts | None = None
 
@@ -110,10 +118,10 @@ class FakeKvTier:
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         """As the directory was: what happened since the last look is in the next one."""
         names = self.names(prefix) if self._asked() else []
-        known = [frozenset(self._directory.get(name, ())) for name in names]
-        for name, tier, is_there in self._news:
-            tiers = self._directory.setdefault(name, set())
-            (tiers.add if is_there else tiers.discard)(tier)
+        known = [frozenset(place.tier for place in self._directory.get(name, ())) for name in names]
+        for name, place, is_there in self._news:
+            places = self._directory.setdefault(name, set())
+            (places.add if is_there else places.discard)(place)
         self._news.clear()
         self.lookups += 1
         if self.lookup_gate is not None:
@@ -277,17 +285,22 @@ class FakeKvTier:
         if tier not in self.full:
             for server in self._all() if tier is Tier.REDIS else (self,):
                 server.copies.setdefault(name, {})[tier] = copy
-            self._news.append((name, tier, True))
+            self._news.append((name, self._place(tier), True))
 
     def _take(self, name: Name, tier: Tier) -> None:
         for server in self._all() if tier is Tier.REDIS else (self,):
             if server.copies.get(name, {}).pop(tier, None) is not None:
-                server._news.append((name, tier, False))
+                server._news.append((name, server._place(tier), False))
+
+    def _place(self, tier: Tier) -> Place:
+        return Place(0 if tier is Tier.REDIS else id(self), tier)
 
 
 def several(*names: str) -> dict[str, FakeKvTier]:
-    """A server beside each of these engines: L1 and the disk are its own, the Redis is shared."""
+    """A server beside each of these engines: L1 and the disk are its own; the Redis and the coordinator are shared."""
     servers = {name: FakeKvTier() for name in names}
+    first = servers[names[0]]
     for server in servers.values():
         server.servers = {name: other for name, other in servers.items() if other is not server}
+        server._directory, server._news = first._directory, first._news
     return servers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -33,6 +33,15 @@ BLOCK: Final = 64
 MOMENTS: Final = 12
 """In a prefill, a load and a stream, on each of three protocols: a hundred in all."""
 GOOD: Final = Question((user("Say hello."),), max_tokens=4)
+LONG_ANSWER: Final = 120
+"""Tokens: still under way when the engine is killed."""
+INVITATIONS: Final = (
+    "Count to one thousand.",
+    "Repeat what I said, room by room.",
+    "Write a long story about each of these rooms.",
+    "List every room again, with its number.",
+    "Explain at length why the rooms are empty.",
+)
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 
 
@@ -211,6 +220,19 @@ async def test_a_client_may_leave_at_any_moment(engine: LiveEngine, agent: Talk,
         assert ids == await computed(engine, prompt, Question(said, len(ids), endless=True))
 
 
+async def inviting(agent: Talk, protocol: Protocol, *said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What makes the model go on by itself: Messages, unlike the others, cannot be asked to."""
+    for text in INVITATIONS if protocol is MESSAGES else INVITATIONS[:1]:
+        body = protocol.body(agent.model, Question((*said, user(text)), LONG_ANSWER, endless=True))
+        answer = await agent.http.post(
+            f"{agent.url}{protocol.path}", json=body, headers={"CWM-Capture": "off"}
+        )
+        usage = answer.raise_for_status().json()["usage"]
+        if LONG_ANSWER in {usage.get("output_tokens"), usage.get("completion_tokens")}:
+            return user(text)
+    pytest.fail("no invitation makes the model speak for long")
+
+
 async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_every_conversation_goes_on(
     engine: LiveEngine, agent: Talk
 ) -> None:
@@ -244,12 +266,13 @@ async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_ev
     for protocol in PROTOCOLS:
         session = sessions[protocol.name]
         shown = await asks(protocol, Question((opening,), max_tokens=8))
-        said = (opening, shown["messages"][-1], user("Count to one thousand."))
+        last = shown["messages"][-1]
+        said = (opening, last, await inviting(agent, protocol, opening, last))
         counting[protocol.name] = Question(said, max_tokens=2000, stream=True, endless=True)
         window = await agent.tool("window_freeze", session_id=session, window_name=session, keep_session=True)
         windows[protocol.name] = window["token_count"]
 
-    # Messages cannot be asked to go on, so it begins last: its answer may end by itself.
+    # The last is the one that cannot be asked to go on.
     listening = []
     async with asyncio.timeout(120):
         for protocol in (CHAT, RESPONSES, MESSAGES):
