@@ -161,8 +161,6 @@ async def changed_upstream(
     first_seen = [version_of(test_upstreams.a_tool(name, words)) for name, words in before.items()]
     await desk.tools.note("files", first_seen, desk.clock.now())
     async with bad_server() as server:
-        test_upstreams.offering(
-            server, *(test_upstreams.a_tool(name, words) for name, words in now.items())
-        )
+        test_upstreams.offering(server, *(test_upstreams.a_tool(name, words) for name, words in now.items()))
         await test_upstreams.configured(console, server.spec(name="files"))
         yield

@@ -91,3 +91,15 @@ async def visit(browser: Browser, url: str, provider: str = "", **how: Any) -> A
     yield visitor
     await context.close()
     assert visitor.problems == [], visitor.problems
+
+
+async def signs_in(visitor: Visitor, login: str, link: str = "Sign in with your account") -> None:
+    """At the provider, on the way to the windows that have to do with a login."""
+    page = visitor.page
+    await page.goto(f"{visitor.url}/console/windows?q=login")
+    await page.get_by_role("link", name=link).click()
+    await page.get_by_placeholder("Enter any login").fill(login)
+    await page.get_by_placeholder("and password").fill("any")
+    await page.get_by_role("button", name="Sign-in").click()
+    await page.get_by_role("button", name="Continue").click()
+    await page.wait_for_url(f"{visitor.url}/console/windows?q=login")
