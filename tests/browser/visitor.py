@@ -12,7 +12,8 @@ from playwright.async_api import Browser, ConsoleMessage, Page, Request
 _BOUND_MS: Final = 15_000
 _REPORTS: Final = """document.addEventListener("securitypolicyviolation",
     event => console.error("refused by the policy:", event.violatedDirective, event.blockedURI))"""
-_CLICKS: Final = "addEventListener('click', event => event.isTrusted && counted(), true)"
+# As clicks come up from what was clicked: those at what the page has just replaced are stopped on their way down, and tried again.
+_CLICKS: Final = "addEventListener('click', event => event.isTrusted && counted())"
 _SERIOUS: Final = frozenset({"serious", "critical"})
 
 
