@@ -17,6 +17,7 @@ from starlette.routing import Route
 from cwm.app import create_app
 from cwm.domain.turn_sums import KEPT, TurnSum, hour_of
 from cwm.domain.upstream_tools import version_of
+from cwm.ports.registry import Registry
 from cwm.settings import ABSENT, Database, Engine, Http, Isolation, Retention, Settings
 from cwm.settings.engines import EngineEntry
 from tests.adapters.upstream.bad_server import bad_server
@@ -118,15 +119,8 @@ async def _counted(console: Console) -> None:
 @asynccontextmanager
 async def furnished(house: House) -> AsyncIterator[None]:
     """A working day, yesterday's talk, shared keys, stored results, an upstream, and an audit log."""
-    console, registry = house.console, house.console.parts.base.registry
-    await a_small_talk(
-        registry,
-        "yesterday-s-talk",
-        ("How do we rotate the signing keys?", "With `cwm rotate`, once a quarter."),
-        ("Who is told?", "Whoever reads the audit log."),
-        age_minutes=_YESTERDAY_MINUTES,
-    )
-    house.day.update(await a_working_day(registry))
+    console = house.console
+    house.day.update(await two_days(console.parts.base.registry))
     await _counted(console)
     house.names.update(
         session_id="fix-flaky-login-test",
@@ -140,14 +134,33 @@ async def furnished(house: House) -> AsyncIterator[None]:
     await test_audit.a_day(console)
     await test_kept.written(console)
     await test_kept.stored(console, test_kept.LOCAL, "search", 3)
+    before = {"read": "Does read.", "write": "Does write."}
+    async with changed_upstream(console, before, {"read": "Reads a file.", "write": "Writes a file."}):
+        yield
+
+
+async def two_days(registry: Registry, **given: Any) -> dict[str, Any]:
+    """Yesterday's talk and a working day, the day's turns by name. ``given``: fields of both conversations."""
+    await a_small_talk(
+        registry,
+        "yesterday-s-talk",
+        ("How do we rotate the signing keys?", "With `cwm rotate`, once a quarter."),
+        ("Who is told?", "Whoever reads the audit log."),
+        age_minutes=_YESTERDAY_MINUTES,
+        **given,
+    )
+    return await a_working_day(registry, **given)
+
+
+@asynccontextmanager
+async def changed_upstream(
+    console: Console, before: Mapping[str, str], now: Mapping[str, str]
+) -> AsyncIterator[None]:
+    """An upstream ``files``, whose tools had other descriptions, by name, when they were first seen."""
     desk = console.parts.agent_side.tool_desk
-    before = [version_of(test_upstreams.a_tool(name, f"Does {name}.")) for name in ("read", "write")]
-    await desk.tools.note("files", before, desk.clock.now())
+    first_seen = [version_of(test_upstreams.a_tool(name, words)) for name, words in before.items()]
+    await desk.tools.note("files", first_seen, desk.clock.now())
     async with bad_server() as server:
-        test_upstreams.offering(
-            server,
-            test_upstreams.a_tool("read", "Reads a file."),
-            test_upstreams.a_tool("write", "Writes a file."),
-        )
+        test_upstreams.offering(server, *(test_upstreams.a_tool(name, words) for name, words in now.items()))
         await test_upstreams.configured(console, server.spec(name="files"))
         yield

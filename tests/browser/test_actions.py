@@ -9,12 +9,9 @@ import pytest
 from playwright.async_api import Browser, Locator, expect
 
 from cwm.domain.turn import TurnSource
-from cwm.domain.upstream_tools import version_of
-from tests.adapters.upstream.bad_server import bad_server
 from tests.adapters.vllm.fake_vllm import fake_vllm
-from tests.browser.house import House, a_house
+from tests.browser.house import House, a_house, changed_upstream
 from tests.browser.visitor import Visitor, visit
-from tests.transport.console import test_upstreams
 from tests.transport.console.actions.conftest import ADMIN, Desk
 
 pytestmark = pytest.mark.browser
@@ -193,16 +190,8 @@ async def test_an_engine_is_drained_and_takes_conversations_again(visitor: Visit
 
 
 async def test_a_tool_that_an_upstream_changed_is_accepted(visitor: Visitor, desk: Desk) -> None:
-    tools = desk.parts.agent_side.tool_desk
-    before = [version_of(test_upstreams.a_tool(name, "As it was.")) for name in ("read", "send")]
-    await tools.tools.note("files", before, tools.clock.now())
-    async with bad_server() as server:
-        test_upstreams.offering(
-            server,
-            test_upstreams.a_tool("read", "Now it writes."),
-            test_upstreams.a_tool("send", "As it was."),
-        )
-        await test_upstreams.configured(desk, server.spec(name="files"))
+    before = {"read": "As it was.", "send": "As it was."}
+    async with changed_upstream(desk, before, {**before, "read": "Now it writes."}):
         await visitor.open("/console/upstreams")
         await visitor.page.get_by_role("link", name="Accept files").click()
         await visitor.page.get_by_role("checkbox", name="read").check()

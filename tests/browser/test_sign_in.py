@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.browser.visitor import Visitor, visit
+from tests.browser.visitor import Visitor, signs_in, visit
 from tests.node.programs import Programs
 from tests.transport.console.access.test_oauth import Deployment, deployed
 from tests.transport.console.scenes import a_working_day
@@ -26,17 +26,6 @@ async def deployment(programs: Programs, tmp_path: Path) -> AsyncIterator[Deploy
 async def visitor(browser: Browser, deployment: Deployment) -> AsyncIterator[Visitor]:
     async with visit(browser, deployment.running.url, deployment.issuer) as visiting:
         yield visiting
-
-
-async def signs_in(visitor: Visitor, login: str, link: str = "Sign in with your account") -> None:
-    page = visitor.page
-    await page.goto(f"{visitor.url}/console/windows?q=login")
-    await page.get_by_role("link", name=link).click()
-    await page.get_by_placeholder("Enter any login").fill(login)
-    await page.get_by_placeholder("and password").fill("any")
-    await page.get_by_role("button", name="Sign-in").click()
-    await page.get_by_role("button", name="Continue").click()
-    await page.wait_for_url(f"{visitor.url}/console/windows?q=login")
 
 
 async def test_a_person_signs_in_looks_and_signs_out(
@@ -77,12 +66,16 @@ async def test_a_person_of_another_tenant_is_told_of_nothing(
 
 
 async def test_who_only_looks_is_offered_no_action(deployment: Deployment, visitor: Visitor) -> None:
-    await a_working_day(deployment.running.parts.base.registry, "acme")
+    alice = f"{deployment.issuer}#alice"
+    await a_working_day(deployment.running.parts.base.registry, "acme", owner=alice)
     await signs_in(visitor, "alice", "Sign in only to look")
     await expect(visitor.page.get_by_role("banner")).to_contain_text("only looks")
     await visitor.page.goto(f"{visitor.url}/console/windows/login-fixed")
     await expect(visitor.page.get_by_role("heading", name="login-fixed")).to_be_visible()
     await expect(visitor.page.get_by_role("list", name="Actions")).to_have_count(0)
+    await visitor.page.goto(f"{visitor.url}/console/conversations/fix-flaky-login-test")
+    await expect(visitor.page.get_by_text("goes on from a summary")).to_be_visible()
+    await expect(visitor.page.get_by_role("link", name="Undo")).to_have_count(0)
 
 
 async def test_a_key_is_made_shown_once_signs_in_and_is_revoked(

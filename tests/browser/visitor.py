@@ -12,16 +12,22 @@ from playwright.async_api import Browser, ConsoleMessage, Page, Request
 _BOUND_MS: Final = 15_000
 _REPORTS: Final = """document.addEventListener("securitypolicyviolation",
     event => console.error("refused by the policy:", event.violatedDirective, event.blockedURI))"""
+# As clicks come up from what was clicked: those at what the page has just replaced are stopped on their way down, and tried again.
+_CLICKS: Final = "addEventListener('click', event => event.isTrusted && counted())"
 _SERIOUS: Final = frozenset({"serious", "critical"})
 
 
 @dataclass
 class Visitor:
-    """``problems``: errors in the browser's console, refusals by the policy, and requests to anybody else; without what is the ``provider``'s, where people sign in."""
+    """``problems``: errors in the browser's console, refusals by the policy, and requests to anybody else; without what is the ``provider``'s, where people sign in.
+
+    ``clicks``: how often they clicked, as the browser says; nothing is counted without script.
+    """
 
     page: Page
     url: str
     provider: str = ""
+    clicks: int = 0
     problems: list[str] = field(default_factory=list)
 
     async def open(self, path: str = "/console") -> None:
@@ -52,6 +58,9 @@ class Visitor:
             if each["impact"] in _SERIOUS
         ]
 
+    def count(self) -> None:
+        self.clicks += 1
+
     def hear(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not self._is_providers(self.page.url):
             self.problems.append(message.text)
@@ -72,8 +81,10 @@ async def visit(browser: Browser, url: str, provider: str = "", **how: Any) -> A
     context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"], **how)
     context.set_default_timeout(_BOUND_MS)
     await context.add_init_script(_REPORTS)
+    await context.add_init_script(_CLICKS)
     page = await context.new_page()
     visitor = Visitor(page, url, provider)
+    await page.expose_function("counted", visitor.count)
     page.on("console", visitor.hear)
     page.on("pageerror", lambda error: visitor.problems.append(str(error)))
     page.on("dialog", lambda dialog: visitor.problems.append(f"a dialog: {dialog.message}"))
@@ -81,3 +92,15 @@ async def visit(browser: Browser, url: str, provider: str = "", **how: Any) -> A
     yield visitor
     await context.close()
     assert visitor.problems == [], visitor.problems
+
+
+async def signs_in(visitor: Visitor, login: str, link: str = "Sign in with your account") -> None:
+    """At the provider, on the way to the windows that have to do with a login."""
+    page = visitor.page
+    await page.goto(f"{visitor.url}/console/windows?q=login")
+    await page.get_by_role("link", name=link).click()
+    await page.get_by_placeholder("Enter any login").fill(login)
+    await page.get_by_placeholder("and password").fill("any")
+    await page.get_by_role("button", name="Sign-in").click()
+    await page.get_by_role("button", name="Continue").click()
+    await page.wait_for_url(f"{visitor.url}/console/windows?q=login")

@@ -127,9 +127,9 @@ async def opened(
     return Scene(registry, session, at)
 
 
-async def a_working_day(registry: Registry, tenant: str = "default") -> dict[str, Any]:
+async def a_working_day(registry: Registry, tenant: str = "default", **given: Any) -> dict[str, Any]:
     """A conversation with a title request, a sub-agent, a retry, a compaction, a branch, windows and a tag."""
-    scene = await opened(registry, "fix-flaky-login-test", tenant, age_minutes=47)
+    scene = await opened(registry, "fix-flaky-login-test", tenant, age_minutes=47, **given)
     system = {
         "role": "system",
         "content": "You are a careful coding agent. Work in small steps and run the tests.",

@@ -121,6 +121,24 @@ async def test_a_conversation_is_shown_as_its_tree(console: Console) -> None:
     assert len(page.all("svg", class_="bar")) == 11
 
 
+async def test_summaries_can_be_undone_where_a_conversation_goes_on_from_them(console: Console) -> None:
+    day = await a_working_day(console.parts.base.registry)
+    again = await day["scene"].turn(
+        user("Summary: it is open."), assistant("Yes."), tokens=90, compacts=day["last"].id, compactions=2
+    )
+    await day["scene"].turn(user("And now?"), assistant("We wait."), parent=again, tokens=20)
+
+    async def undoable() -> list[str]:
+        page = await console.page(TREE)
+        return [each.attributes["href"] for each in page.all("a", class_="undo")]
+
+    undone = [f"/console/turns/{day[name].id}/revert" for name in ("last", "fifth")]
+    assert await undoable() == undone
+    for name, left in (("last", undone[1:]), ("fifth", [])):
+        assert await console.parts.base.registry.revert(day[name], day["scene"].now) is not None
+        assert await undoable() == left
+
+
 async def test_the_tree_says_what_broke_the_prefix_and_how_to_switch_that_off(console: Console) -> None:
     await a_working_day(console.parts.base.registry)
     said = item(await console.page(TREE), 9)

@@ -16,6 +16,7 @@ from cwm.domain.turn import Turn, TurnSource
 from cwm.domain.visibility import visibility_of
 from cwm.services.turns.history import TurnLog
 from cwm.transport.console.actions.conversations import CONVERSATIONS
+from cwm.transport.console.actions.turns import TURNS
 from cwm.transport.console.actions.two_steps import links
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.turns import tree
@@ -117,10 +118,25 @@ async def conversation(asked: Asked) -> Page:
             "labels": labels,
             "switches": switches,
             "numbers": {turn.id: turn.number for turn in log.turns},
+            "undoable": _summarised(log)
+            if TURNS["revert"].offered_to(principal, session.circle, (False, False))
+            else set(),
             "before": before,
             "next_before": log.turns[-1].number if log.has_more else None,
         },
     )
+
+
+def _summarised(log: TurnLog) -> set[str]:
+    """The turns before whose summaries the conversation can go on: those that it went on from by a summary. None where its current turn is on another page."""
+    by_id = {turn.id: turn for turn in log.turns}
+    before: set[str] = set()
+    turn = by_id.get(log.current_turn or "")
+    while turn is not None:
+        if turn.compacts is not None:
+            before.add(turn.compacts)
+        turn = by_id.get(turn.compacts or turn.parent or "")
+    return before
 
 
 async def _page(asked: Asked, session_id: str, before: int | None) -> tuple[TurnLog, list[Turn]]:

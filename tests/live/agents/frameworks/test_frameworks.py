@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from tests.live.agents.frameworks.conversation import FRAMEWORKS
-from tests.live.agents.house import House
+from tests.live.agents.house import House, predicted
 from tests.live.agents.programs import HERE
 from tests.live.agents.proxy import Passed, Proxy, Tool, proxied
 from tests.live.talk import Talk, talk
@@ -21,7 +21,6 @@ from tests.prepared import from_pypi
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1800)]
 
-BLOCK: Final = 64
 AI_SDK: Final = ("ai-sdk-chat", "ai-sdk-responses", "ai-sdk-messages")
 NAMES: Final = [*FRAMEWORKS, *AI_SDK]
 QUESTIONS: Final = (
@@ -117,17 +116,8 @@ async def stories(house: House, tmp_path_factory: pytest.TempPathFactory) -> Asy
 @pytest.fixture(scope="module")
 async def resumed(house: House, stories: dict[str, Story]) -> dict[str, Story]:
     """The same, gone on with after gateway and engine were killed."""
-    gateway = house.lose_everything()
-    async with talk(gateway.url, gateway.model) as own:
-        for story in stories.values():
-            story.proxy.target = gateway.url
-            await story.go_on(own)
+    await house.resume(stories.values())
     return stories
-
-
-def predicted(turn: dict[str, Any]) -> int:
-    """The tokens of whole blocks that it shares with its parent; the last one is always computed."""
-    return int(min(turn["parent_at"], turn["prompt_tokens"] - 1) // BLOCK * BLOCK)
 
 
 def questions(shown: dict[str, Any]) -> list[str]:
