@@ -26,8 +26,9 @@ from cwm_bench.main.windows import SIZES, Bench
 
 _IDLE_SESSIONS = 1000
 _STARTS = 3
-# The thaws from disk begin with a loss of all that Redis has. The watchdog and the patrol would store it again.
-_NOT_MENDING = {"CWM_PATROL_WINDOWS": "0", "CWM_WATCHDOG_SECONDS": "0"}
+# The thaws from disk begin with a loss of all that Redis has. The watchdog and the patrol would store it again. A GPU computes
+# a small model's context sooner than any tier loads it, so the gateway may not choose: loading is what is measured.
+_LOADING = {"CWM_PATROL_WINDOWS": "0", "CWM_WATCHDOG_SECONDS": "0", "CWM_THAW_PLAN": "load"}
 
 
 async def run(
@@ -66,7 +67,7 @@ async def _on_engine(
     plan = own_plan(settings, folder, schedule.progress)
     async with (
         LocalStack(plan, report=schedule.progress) as stack,
-        gateway({**engine_variables(stack, folder), **_NOT_MENDING}, folder / "gateway.log") as served,
+        gateway({**engine_variables(stack, folder), **_LOADING}, folder / "gateway.log") as served,
         agent(served.url, stack.model_name) as client,
     ):
         started_mb = served.rss_mb()
@@ -98,7 +99,7 @@ async def _first_byte(
 ) -> tuple[Section, dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         async with first_byte.relay(stack.vllm_url) as relay:
-            variables = {**engine_variables(stack, Path(name)), **_NOT_MENDING, "CWM_VLLM_URL": relay.url}
+            variables = {**engine_variables(stack, Path(name)), **_LOADING, "CWM_VLLM_URL": relay.url}
             async with gateway(variables, folder / "first_byte.log") as served:
                 return await first_byte.measure(relay, served.url, stack.model_name, repetitions, progress)
 

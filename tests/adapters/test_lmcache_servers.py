@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
-from cwm.ports.kv_tier import PrefixKey
+from cwm.ports.kv_tier import AttachedModel, PrefixKey
 from cwm.settings import Engine
 from tests.postgres import free_port
 from tests.transport.llm.gateway import serving
@@ -33,6 +33,8 @@ class Server:
     refills: int = 0
     refills_answer: int = 202
     dropped: list[str] = field(default_factory=list)
+    attached: dict[str, object] = field(default_factory=dict)
+    """What ``/status`` says of attached engines."""
     refused: str = ""
     """An instance that the coordinator does not reach."""
 
@@ -49,7 +51,9 @@ class Server:
         )
 
     async def _status(self, _: Request) -> JSONResponse:
-        return JSONResponse({"chunk_size": 32, "hash_algorithm": "blake3", "storage_manager": {}})
+        return JSONResponse(
+            {"chunk_size": 32, "hash_algorithm": "blake3", "storage_manager": {}, **self.attached}
+        )
 
     async def _prefetch(self, request: Request) -> JSONResponse:
         self.prefetches += 1
@@ -110,6 +114,26 @@ async def test_the_facts_of_the_cache_are_those_of_the_first_server_that_answers
     tier.configure({"gone": NOBODY})
     with pytest.raises(EngineConnectionError):
         await tier.facts()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("non_cuda_context_meta", {"block_size": 64}),
+        # As an LMCache server beside a GPU wrote it: a group for all layers of one kind.
+        (
+            "cache_context_meta",
+            {"kv_cache_layout": {"num_layers": 30, "kernel_groups": [{"tokens_per_block": 64}]}},
+        ),
+    ],
+)
+async def test_a_gpu_engine_s_block_size_is_read_as_well_as_a_cpu_engine_s(
+    tier: LmcacheTier, one: Server, name: str, told: dict[str, object]
+) -> None:
+    one.attached = {name: {"7": {"model_name": "/model", "world_size": 1, **told}}}
+    facts = await tier.facts()
+    assert facts is not None
+    assert facts.attached == (AttachedModel("/model", 1, 64),)
 
 
 async def test_beside_an_engine_the_facts_are_those_of_its_own_server(tier: LmcacheTier, two: Server) -> None:

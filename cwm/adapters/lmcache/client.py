@@ -99,7 +99,7 @@ class LmcacheTier:
             chunk_size=status["chunk_size"],
             hash_algorithm=status["hash_algorithm"],
             attached=tuple(
-                AttachedModel(meta["model_name"], meta["world_size"], meta["block_size"])
+                AttachedModel(meta["model_name"], meta["world_size"], _block_size(meta))
                 for meta in attached.values()
             ),
             adapters=tuple(adapter["type_name"] for adapter in adapters["adapters"]),
@@ -416,6 +416,13 @@ def _tier(placement: Mapping[str, Any]) -> Tier | None:
     if placement["tier"] == "l1":
         return Tier.CPU
     return TIER_OF_ADAPTER.get(placement["backend"])
+
+
+def _block_size(meta: Mapping[str, Any]) -> int:
+    """Tokens in a block of an attached engine: a CPU engine's are stated once, a GPU engine's for each group of layers."""
+    if "block_size" in meta:
+        return int(meta["block_size"])
+    return max(int(group["tokens_per_block"]) for group in meta["kv_cache_layout"]["kernel_groups"])
 
 
 def _node_url(instance: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from cwm.cli.engine.programs import EnginePrograms
 _NETWORK: Final = (
     "vLLM, LMCache, its coordinator and Valkey ask for no password: only gateways may reach them."
 )
-_ON_GPU: Final = "These flags have not run on a GPU."
+_ON_GPU: Final = "On a GPU `cwm up`'s commands have run (one H100), this form of them has not."
 
 
 class _Plain(yaml.SafeDumper):
