@@ -133,12 +133,13 @@ async def _examine_audit(settings: Settings, findings: Findings) -> None:
 
 async def _schema(settings: Settings, database: Database) -> tuple[bool, str]:
     from cwm.adapters.sql import schema
+    from cwm.adapters.sql.schema_error import SchemaError
 
     if settings.database.database_url is None and await schema.is_empty(database):
         return True, "no tables yet; the gateway creates them when it starts"
     try:
         await schema.require_current(database)
-    except schema.SchemaError as error:
+    except SchemaError as error:
         return False, str(error)
     return True, f"reachable, schema {schema.REVISIONS[-1]}"
 

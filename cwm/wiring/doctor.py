@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.clock import time_of
+from cwm.adapters.sql.schema_error import SchemaError
 from cwm.ports.kv_tier import SharedTierRoom
 from cwm.services.health.doctor import Doctor
 from cwm.settings import Settings
@@ -17,7 +18,7 @@ def build_doctor(settings: Settings, base: Foundation, engine_side: EngineSide) 
     async def fits() -> tuple[bool, str]:
         try:
             await schema.require_current(base.database)
-        except schema.SchemaError as error:
+        except SchemaError as error:
             return False, str(error)
         return True, f"reachable, schema {schema.REVISIONS[-1]}"
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, inspect, text
 from cwm import shipped
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.failures import coded_errors
+from cwm.adapters.sql.schema_error import SchemaError
 from cwm.domain.errors import StorageReadError, StorageWriteError
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ REVISIONS: Final = (
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 
 _LOCK: Final = 0x43574D  # any number, the same in every process
-
-
-class SchemaError(Exception):
-    """The schema does not fit this version: the message says which one it is and what to run."""
 
 
 async def upgrade(url: str) -> list[str]:

@@ -152,7 +152,7 @@ def expected_failures() -> Iterator[None]:
 
     Other exceptions are bugs and keep their traceback.
     """
-    from cwm.adapters.sql.schema import SchemaError
+    from cwm.adapters.sql.schema_error import SchemaError
     from cwm.domain.errors import CwmError
     from cwm.settings import SettingsError
     from cwm.stack.errors import StackError

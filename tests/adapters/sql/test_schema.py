@@ -16,6 +16,7 @@ from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, turn_values
+from cwm.adapters.sql.schema_error import SchemaError
 from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.packed import compress
@@ -99,7 +100,7 @@ async def test_an_empty_database_is_refused_with_what_to_run(empty_database_url:
     database = open_database(empty_database_url)
     try:
         assert await schema.is_empty(database)
-        with pytest.raises(schema.SchemaError, match="no CWM tables yet: run `cwm migrate`"):
+        with pytest.raises(SchemaError, match="no CWM tables yet: run `cwm migrate`"):
             await schema.require_current(database)
         with pytest.raises(StorageReadError, match="run `cwm migrate`"):
             await SqlRegistry(database).window("acme", "w1")
@@ -112,9 +113,7 @@ async def test_an_older_schema_is_refused_with_what_to_run(
 ) -> None:
     newest = schema.REVISIONS[-1]
     monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "8888"))
-    with pytest.raises(
-        schema.SchemaError, match=f"is {newest}, this version of CWM needs 8888: run `cwm migrate`"
-    ):
+    with pytest.raises(SchemaError, match=f"is {newest}, this version of CWM needs 8888: run `cwm migrate`"):
         await schema.require_current(database)
 
 
@@ -123,9 +122,9 @@ async def test_a_schema_of_a_newer_cwm_is_refused_and_left_alone(
 ) -> None:
     await _pretend(database, "9999")
     try:
-        with pytest.raises(schema.SchemaError, match="9999, which this version of CWM does not know"):
+        with pytest.raises(SchemaError, match="9999, which this version of CWM does not know"):
             await schema.require_current(database)
-        with pytest.raises(schema.SchemaError, match="9999"):
+        with pytest.raises(SchemaError, match="9999"):
             await schema.upgrade(database_url)
     finally:
         await _pretend(database, schema.REVISIONS[-1])
