@@ -49,6 +49,7 @@ async def turn(asked: Asked) -> Page:
             "words": log.words.get(shown.turn.id),
             "is_there": bool(log.turns),
             "ways": _ways(shown.turn, log),
+            "trace": asked.traces.to(shown.turn.trace_id),
         },
     )
 
