@@ -336,7 +336,9 @@ async def test_turns_keys_and_windows_of_0019_stay_as_they_are(empty_database_ur
             "tenant": "acme", "key_id": "00000000000000aa", "name": "ci", "scopes": ["admin"],
             "digest": "d", "created_at": NOW, "workspaces": [],
         }  # fmt: skip
-        of_0019 = table("api_keys", *(metadata.tables["api_keys"].c[name].copy() for name in before))
+        of_0019 = table(
+            "api_keys", *(column(name, metadata.tables["api_keys"].c[name].type) for name in before)
+        )
         await database.write(lambda connection: connection.execute(insert(of_0019).values(before)))
         assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[19:]]
         registry, keys = SqlRegistry(database), SqlApiKeys(database)
