@@ -38,6 +38,7 @@ async def turn(asked: Asked) -> Page:
             "previous": _next_to(shown.turn, list(near.values()), newer=False),
             "following": _next_to(shown.turn, list(near.values()), newer=True),
             "is_current": is_current,
+            "owner": outlook.session.owner,
             "actions": links(
                 TURNS,
                 asked.principal,
