@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, delete, literal, literal_column, select, update
+from sqlalchemy import Connection, Integer, and_, bindparam, delete, literal, literal_column, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots
@@ -56,7 +56,7 @@ _FAILED: Final = (
     .where(windows.c.tenant == bindparam("of_tenant"))
     .where(windows.c.durability == literal_column(f"'{Durability.FAILED.value}'"))
     .order_by(windows.c.created_at.desc(), windows.c.name.desc())
-    .limit(bindparam("most"))
+    .limit(bindparam("most", type_=Integer))
 )
 _FAILED_OF: Final = _FAILED.where(windows.c.circle.in_(bindparam("circles", expanding=True)))
 
