@@ -97,7 +97,7 @@ def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
     keys = _with_keys(tenant, lambda keys, mine: keys.listed(mine))
     end_with_json({"keys": [_document(key) for key in keys]}, as_json=as_json)
     print_table(
-        ("ID", "NAME", "STATE", "SCOPES", "WORKSPACES", "CREATED", "EXPIRES"),
+        ("ID", "NAME", "STATE", "SCOPES", "WORKSPACES", "CREATED", "EXPIRES", "LAST USED"),
         [
             (
                 key.key_id,
@@ -107,6 +107,7 @@ def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
                 " ".join(sorted(key.workspaces)),
                 f"{key.created_at:%Y-%m-%d}",
                 f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
+                f"{key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "not recorded",
             )
             for key in keys
         ],
@@ -165,6 +166,7 @@ def _document(key: ApiKey) -> dict[str, Any]:
         "created_at": key.created_at.isoformat(),
         "expires_at": key.expires_at and key.expires_at.isoformat(),
         "revoked_at": key.revoked_at and key.revoked_at.isoformat(),
+        "last_used_at": key.last_used_at and key.last_used_at.isoformat(),
     }
 
 

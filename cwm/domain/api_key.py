@@ -23,7 +23,8 @@ class ApiKey:
     """An API key as stored.
 
     ``name`` names the machine: all keys of one name are the same principal, so that a new key can replace an old
-    one. ``workspaces`` are the names of those that it is a member of.
+    one. ``workspaces`` are the names of those that it is a member of. ``last_used_at`` is exact to
+    a minute; None if it was not used since uses are recorded.
     """
 
     tenant: str
@@ -35,6 +36,7 @@ class ApiKey:
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     workspaces: frozenset[str] = frozenset()
+    last_used_at: datetime | None = None
 
     def opens_for(self, secret: str) -> bool:
         """Whether ``secret`` matches, compared in constant time."""

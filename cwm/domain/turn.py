@@ -63,6 +63,7 @@ class Turn:
     ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned. It ``compacts`` the turn that the line ended
     with before, if its client goes on with a summary instead of the whole conversation. ``compactions``: how many summaries of the
     conversation its client says it has made; None if it does not say. ``router_decision``: what a router in front of the engines says that it chose.
+    ``trace_id``: the trace of the request that asked, where that is kept.
     """
 
     tenant: str
@@ -98,6 +99,7 @@ class Turn:
     compacts: str | None = None
     compactions: int | None = None
     router_decision: str | None = None
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,3 +26,6 @@ class ApiKeys(Protocol):
         A key that was revoked before keeps its first revocation time.
         """
         ...
+
+    async def note_use(self, tenant: str, key_id: str, at: datetime) -> None:
+        """Record that the key was used, unless a later use is recorded. CWM-4001."""

@@ -214,9 +214,9 @@ class Registry(TurnRecords, EngineRecords, Protocol):
         """
 
     async def failed_windows(
-        self, tenant: str, newest: int, circles: frozenset[str] | None = None
+        self, tenant: str, most: int, circles: frozenset[str] | None = None
     ) -> list[Window]:
-        """Those of the tenant's ``newest`` windows whose freeze failed, in one of ``circles`` (any if None); the newest first."""
+        """At most so many windows whose freeze failed, in one of ``circles`` (any if None); the newest first."""
 
     async def share_window(self, window: Window, circle: str, at: datetime) -> bool:
         """Put a window into another circle. False when it is gone or has been replaced."""

@@ -25,6 +25,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.identity import Identity
 from cwm.ports.meter import Meter
 from cwm.services.access.authentication import Authentication
+from cwm.services.access.key_uses import KeyUses
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.access.refusals import Refusals
 from cwm.services.access.tenant_keys import TenantKeys
@@ -67,16 +68,26 @@ def build_access(
         fetch = Fetch()
         tokens = _access_tokens(auth, auth.oauth_issuer, fetch, clock)
         codes = _codes(auth, auth.oauth_issuer, fetch, clock)
+    keys = SqlApiKeys(database) if auth.api_keys else None
+    uses = None if keys is None else KeyUses(keys)
     identity = Authentication(
         tenant=tenant,
         clock=clock,
         tokens=tokens,
-        keys=SqlApiKeys(database) if auth.api_keys else None,
+        keys=keys,
+        uses=uses,
         tenant_claim=auth.oauth_tenant_claim,
         scope_prefix=auth.oauth_scope_prefix,
         workspace_claim=auth.oauth_workspace_claim,
     )
-    return Access(identity, refusals, _nothing if tokens is None else tokens.aclose, codes)
+
+    async def close() -> None:
+        if uses is not None:
+            await uses.aclose()
+        if tokens is not None:
+            await tokens.aclose()
+
+    return Access(identity, refusals, close, codes)
 
 
 def build_keys(settings: Settings, database: Database, audit: AuditLog, clock: Clock) -> TenantKeys:

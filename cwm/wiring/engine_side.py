@@ -115,7 +115,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         auto_freeze=retention.auto_freeze,
         keep=settings.keep,
     )
-    turns = Turns(records=registry, audit=base.audit, clock=clock, keep=settings.keep)
+    turns = Turns(records=registry, audit=base.audit, clock=clock, keep=settings.keep, tracer=base.tracer)
     scopes = SaltScopes(registry=registry, clock=clock)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     verify = Verify(

@@ -1,4 +1,7 @@
-"""``make screenshots``: draws every page of the console, light and dark, wide and narrow, for whoever builds them to look at."""
+"""``make screenshots``: draws every page of the console, light and dark, wide and narrow, for whoever builds them to look at.
+
+Those of a gateway that nobody used yet, of its sign-in and of errors are in folders of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from playwright.async_api import Browser, async_playwright
 from cwm.adapters.sql import schema
 from tests.browser.chromium import ARGUMENTS, MISSING, chromium
 from tests.browser.house import House, a_house, furnished
+from tests.browser.screenshots_bare import bare
 
 _FOLDER: Final = Path("build/screenshots")
 _PICTURE: Final = Path("docs/console.png")
@@ -37,6 +41,7 @@ async def draw(folder: Path, picture: Path | None) -> int:
             async_playwright() as playwright,
             a_house(Path(temporary), template) as house,
             furnished(house),
+            bare(Path(temporary), template) as empty,
         ):
             browser = await playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
             count = 0
@@ -45,6 +50,7 @@ async def draw(folder: Path, picture: Path | None) -> int:
                     say(f"{size}, {scheme}: {len(house.pages())} pages ...")
                     how = {"color_scheme": scheme, "viewport": {"width": width, "height": height}}
                     count += await drawn(browser, house, folder / f"{size}-{scheme}", how)
+                    count += await empty.draw(browser, folder / f"{size}-{scheme}-bare", how)
             if picture is not None:
                 await _draw_picture(browser, house, picture)
             await browser.close()

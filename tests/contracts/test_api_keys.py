@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
 from cwm.adapters.sql.api_keys import SqlApiKeys
@@ -53,6 +56,18 @@ async def test_a_revoked_key_says_when_it_was_first_revoked(keys: SqlApiKeys) ->
     assert await keys.revoke("acme", ONE.key_id, LATER) == revoked
     assert await keys.find_of_every_tenant(ONE.key_id) == revoked
     assert await keys.revoke("acme", "00000000000000cc", NOW) is None
+
+
+async def test_a_key_keeps_its_latest_use(keys: SqlApiKeys) -> None:
+    await keys.add(ONE)
+    for tenant, key_id, at in (
+        ("acme", ONE.key_id, LATER),
+        ("acme", ONE.key_id, NOW),
+        ("other", ONE.key_id, LATER + timedelta(days=1)),
+        ("acme", "00000000000000cc", NOW),
+    ):
+        await keys.note_use(tenant, key_id, at)
+    assert await keys.listed("acme") == [replace(ONE, last_used_at=LATER)]
 
 
 async def test_an_id_is_given_once_whatever_the_tenant(keys: SqlApiKeys) -> None:

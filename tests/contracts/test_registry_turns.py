@@ -42,7 +42,7 @@ def registry(database: Database, request: pytest.FixtureRequest) -> SqlRegistry:
 async def test_a_turn_is_numbered_when_it_is_asked_and_marks_its_session_as_used(database: Database) -> None:
     registry = SqlRegistry(database, "gateway-1")
     await registry.add_session(a_session(), ())
-    turn = a_turn(asked_at=SOON, client="agent/1.0", profile=Profile("s", "t"))
+    turn = a_turn(asked_at=SOON, client="agent/1.0", profile=Profile("s", "t"), trace_id="0a" * 16)
     asked = await registry.begin_turn(turn, NOW)
     assert asked == replace(turn, number=1, holder="gateway-1")
     assert await registry.turn("acme", "t1") == asked
@@ -52,7 +52,7 @@ async def test_a_turn_is_numbered_when_it_is_asked_and_marks_its_session_as_used
 
 async def test_an_ended_turn_comes_back_as_it_was_given(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    asked = await _ask(registry, asked_at=SOON)
+    asked = await _ask(registry, asked_at=SOON, trace_id="0a" * 16)
     turn = replace(
         asked,
         client="agent/1.0",

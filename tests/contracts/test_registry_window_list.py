@@ -156,7 +156,7 @@ async def test_what_is_removed_is_found_no_more(shelf: Registry) -> None:
     assert (await shelf.windows("acme", WindowQuery())).total == 3
 
 
-async def test_failed_windows_are_found_among_the_newest_of_the_tenant(shelf: Registry) -> None:
+async def test_failed_windows_of_the_tenant_are_found_the_newest_first(shelf: Registry) -> None:
     for number in range(3):
         for tenant in ("acme", "umbrella"):
             name = f"{tenant}-failed-{number}"
@@ -167,13 +167,14 @@ async def test_failed_windows_are_found_among_the_newest_of_the_tenant(shelf: Re
             await shelf.begin_freeze(window, IDS, 0)
             await shelf.fail_freeze(window, "The tier is full.", LATER)
 
-    async def names(newest: int, circles: frozenset[str] | None = None) -> list[str]:
-        found = await shelf.failed_windows("acme", newest, circles)
+    async def names(most: int, circles: frozenset[str] | None = None) -> list[str]:
+        found = await shelf.failed_windows("acme", most, circles)
         assert {each.failure for each in found} <= {"The tier is full."}
         return [each.name for each in found]
 
     assert await names(100) == ["acme-failed-2", "acme-failed-1", "acme-failed-0"]
     assert await names(2) == ["acme-failed-2", "acme-failed-1"]
     assert await names(100, frozenset({"tenant"})) == ["acme-failed-2", "acme-failed-0"]
+    assert await names(1, frozenset({"workspace:red"})) == ["acme-failed-1"]
     assert await names(100, frozenset()) == []
     assert await shelf.failed_windows("nobody", 100) == []

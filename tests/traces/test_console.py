@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.adapters.vllm.fake_vllm import MODEL, fake_vllm
 from tests.traces.gateway import caller, http, traced_gateway
 from tests.traces.sink import Sink
 from tests.transport.console.reading import TRACES, Document, sound
+from tests.transport.llm.gateway import settings_for
 from tests.transport.mcp.gateway import sdk_agent
 
 pytestmark = pytest.mark.slow
@@ -37,6 +40,24 @@ async def test_a_record_names_the_trace_of_its_request_and_the_page_leads_there(
     assert f"trace_id: {whose.trace}" in page.text
     assert other.trace not in page.source
     assert collector.of(whose.trace)
+
+
+async def test_a_turn_leads_to_the_trace_of_the_request_that_asked(tmp_path: Path, collector: Sink) -> None:
+    whose, other = caller(), caller(sampled=False)
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
+    async with fake_vllm() as vllm:
+        engine = settings_for(vllm.url)
+        gateway = traced_gateway(tmp_path, collector, trace_url=UI, engine=engine)
+        async with gateway as url, http(url) as browser:
+            pages = []
+            for each, session in ((whose, "kept"), (other, "not-kept")):
+                headers = {"traceparent": each.parent, "cwm-session-id": session}
+                answer = await browser.post("/v1/chat/completions", json=asked, headers=headers)
+                assert answer.status_code == 200, answer.text
+                tree = Document((await browser.get(f"/console/conversations/{session}")).text)
+                (turn,) = {path for path in tree.links.values() if re.fullmatch(r"/console/turns/\w+", path)}
+                pages.append(sound(Document((await browser.get(turn)).text)))
+    assert [traces(page) for page in pages] == [[f"{TRACES}{whose.trace}"], []]
 
 
 async def test_an_error_page_leads_to_the_trace_of_its_own_request(tmp_path: Path, collector: Sink) -> None:

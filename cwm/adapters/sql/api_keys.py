@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, insert, or_, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.tables.api_keys import api_keys
@@ -56,6 +56,12 @@ class SqlApiKeys:
         connection.execute(update(api_keys).where(this, _key.revoked_at.is_(None)).values(revoked_at=at))
         row = connection.execute(select(api_keys).where(this)).one_or_none()
         return None if row is None else _of(row)
+
+    @writing
+    def note_use(self, connection: Connection, tenant: str, key_id: str, at: datetime) -> None:
+        this = (_key.tenant == tenant) & (_key.key_id == key_id)
+        is_later = or_(_key.last_used_at.is_(None), _key.last_used_at < at)
+        connection.execute(update(api_keys).where(this, is_later).values(last_used_at=at))
 
 
 def _of(row: Row[Any]) -> ApiKey:

@@ -35,6 +35,7 @@ REVISIONS: Final = (
     "0017",
     "0018",
     "0019",
+    "0020",
 )
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 

@@ -16,6 +16,7 @@ from cwm.domain.visibility import WORKSPACE_NAME
 from cwm.ports.access_tokens import AccessTokens
 from cwm.ports.api_keys import ApiKeys
 from cwm.ports.clock import Clock
+from cwm.services.access.key_uses import KeyUses
 
 MAX_CREDENTIAL_CHARACTERS: Final = 16 * 1024
 
@@ -37,6 +38,7 @@ class Authentication:
     clock: Clock
     tokens: AccessTokens | None = None
     keys: ApiKeys | None = None
+    uses: KeyUses | None = None
     tenant_claim: str | None = None
     scope_prefix: str = ""
     workspace_claim: str | None = None
@@ -55,9 +57,12 @@ class Authentication:
         key = None if parts is None else await keys.find_of_every_tenant(parts[0])
         if parts is None or key is None or not key.opens_for(parts[1]):
             raise UnauthenticatedError("The API key is unknown, revoked or expired.", why="unknown_key")
-        if not key.is_good(self.clock.now()):
+        now = self.clock.now()
+        if not key.is_good(now):
             why = "expired_key" if key.revoked_at is None else "revoked_key"
             raise UnauthenticatedError("The API key is unknown, revoked or expired.", why=why)
+        if self.uses is not None:
+            self.uses.note(key, now)
         return Principal(key.tenant, f"key:{key.name}", key.scopes, f"key:{key.key_id}", key.workspaces)
 
     def _of_token(self, token: AccessToken) -> Principal:

@@ -23,7 +23,7 @@ _NONE: Final = WindowCounts(0, 0)
 class Upgraded:
     """How far the upgrade of ``model`` is. ``deployment`` and ``since`` are None, and no window is counted, without one.
 
-    ``engines``: those that are there, with the deployment of each.
+    ``engines``: those that are there, with the deployment of each; empty where nobody asked them.
     """
 
     model: str
@@ -39,6 +39,19 @@ class Upgrades:
     directory: EngineDirectory
     journal: Journal
     clock: Clock
+
+    async def under_way(self) -> list[Upgraded]:
+        """How far each model's upgrade is, by the model's name. CWM-4002."""
+        return [
+            Upgraded(
+                model,
+                {},
+                upgrade.identity.fingerprint,
+                upgrade.since,
+                await self.registry.upgraded_windows_of_every_tenant(upgrade),
+            )
+            for model, upgrade in sorted((await self.registry.upgrades()).items())
+        ]
 
     async def show(self, model: str) -> Upgraded:
         """CWM-1003 for a model that no engine serves and that is not upgraded; 4002."""

@@ -23,6 +23,7 @@ from cwm.domain.session import Session
 from cwm.domain.turn import Message, Turn, TurnParts, TurnTag, compaction_tag
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
+from cwm.ports.tracing import UNTRACED, Tracer, trace_id_of
 from cwm.ports.turns import TurnRecords
 from cwm.services.turns.placement import Placement, Prompt, Said
 
@@ -61,6 +62,7 @@ class Turns:
     audit: AuditLog
     clock: Clock
     keep: KeepPolicies = field(default_factory=KeepPolicies)
+    tracer: Tracer = UNTRACED
     lines: OrderedDict[_Key, Sequence[str]] = field(default_factory=OrderedDict)
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
@@ -192,6 +194,7 @@ class RunningTurn:
             chain=said.chain,
             compactions=said.compactions,
             cache_salt=cache_salt,
+            trace_id=trace_id_of(turns.tracer.carrier()),
         )
         if (diverged := said.diverged) is not None:
             turn = replace(

@@ -23,7 +23,6 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 
 MAX_PAGE: Final = 100
-_LOOKED_AT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +129,10 @@ class Browse:
         windows = [_veiled(principal, window) for window in page.windows]
         return WindowPage(windows, page.total, page.total_exact, next_cursor)
 
-    async def failed_windows(self, principal: Principal) -> list[Window]:
-        """Those of the tenant's newest 1,000 windows that could not be stored and that the principal sees, the newest first."""
+    async def failed_windows(self, principal: Principal, most: int) -> list[Window]:
+        """At most so many of the tenant's windows that could not be stored and that the principal sees, the newest first."""
         circles = _circles(principal, None, Right.RECORD)
-        failed = await self.registry.failed_windows(principal.tenant, _LOOKED_AT, circles)
+        failed = await self.registry.failed_windows(principal.tenant, most, circles)
         return [_veiled(principal, window) for window in failed]
 
     def _expires_at(self) -> datetime:

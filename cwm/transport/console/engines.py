@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote
 
+from cwm.domain.access import AccessScope
 from cwm.transport.console.actions.engines import ENGINES
 from cwm.transport.console.actions.two_steps import links
 from cwm.transport.console.pages import Page, link
@@ -19,4 +20,13 @@ async def engines(asked: Asked) -> Page:
         each.name: links(ENGINES, asked.principal, link("engines", quote(each.name, safe="")), each)
         for each in states
     }
-    return Page("engines.html", {"engines": states, "actions": actions, "stats": stats})
+    is_admin = AccessScope.ADMIN in asked.principal.scopes
+    return Page(
+        "engines.html",
+        {
+            "engines": states,
+            "actions": actions,
+            "stats": stats,
+            "upgrades": await asked.services.upgrades.under_way() if is_admin else [],
+        },
+    )

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, column, insert, inspect, table, text
 
 from cwm import shipped
 from cwm.adapters.sql import schema
+from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, turn_values
@@ -292,7 +293,7 @@ async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str
         assert await registry.turn_with_chain("acme", "ann", ["c1"]) == turn
         columns = await database.read(lambda connection: inspect(connection).get_columns("turns"))
         if empty_database_url.startswith("sqlite"):
-            assert [column["name"] for column in columns[-2:]] == ["packed", "router_decision"]
+            assert [column["name"] for column in columns[-3:]] == ["packed", "router_decision", "trace_id"]
         indexes = await database.read(lambda connection: inspect(connection).get_indexes("turns"))
         partly = {
             index["name"]
@@ -310,12 +311,11 @@ async def test_gateways_of_0018_go_on_beside_the_sums_of_turns(empty_database_ur
     try:
         await database.write(partial(upgrade_to, revision="0018"))
         registry, sums = SqlRegistry(database), SqlTurnSums(database)
-        await registry.add_session(a_session("before", "acme"), IDS_OF_0009)
-        before = await registry.current_turn("acme", "before")
+        await registry.add_session(a_session("before", "acme"), ())
         assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[18:]]
         # A gateway of that version writes what it always wrote, and no sum.
         await registry.add_session(a_session("after", "acme"), IDS_OF_0009)
-        assert await registry.current_turn("acme", "before") == before
+        assert await registry.session("acme", "before") == a_session("before", "acme")
         assert await registry.session_tokens("acme", "after") == IDS_OF_0009
         assert await sums.turn_sums("acme", NOW) == {}
         hour = hour_of(NOW)
@@ -323,6 +323,50 @@ async def test_gateways_of_0018_go_on_beside_the_sums_of_turns(empty_database_ur
         assert await sums.turn_sums("acme", hour) == {hour: TurnSum(1, 2_000, 1_500)}
     finally:
         await database.dispose()
+
+
+@pytest.mark.slow
+async def test_turns_keys_and_windows_of_0019_stay_as_they_are(empty_database_url: str) -> None:
+    database = open_database(empty_database_url)
+    try:
+        await database.write(partial(upgrade_to, revision="0019"))
+        await database.write(_a_turn_of_0019)
+        before = {
+            "tenant": "acme", "key_id": "00000000000000aa", "name": "ci", "scopes": ["admin"],
+            "digest": "d", "created_at": NOW, "workspaces": [],
+        }  # fmt: skip
+        of_0019 = table(
+            "api_keys", *(column(name, metadata.tables["api_keys"].c[name].type) for name in before)
+        )
+        await database.write(lambda connection: connection.execute(insert(of_0019).values(before)))
+        assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[19:]]
+        registry, keys = SqlRegistry(database), SqlApiKeys(database)
+        (turn,) = await registry.turns("acme", "s1", TurnQuery())
+        assert (turn.id, turn.router_decision, turn.trace_id) == ("t1", "w-2", None)
+        assert await registry.turn_tokens(turn) == IDS_OF_0009
+        (key,) = await keys.listed("acme")
+        assert (key.name, key.last_used_at) == ("ci", None)
+        # A gateway of that version goes on to add keys that say nothing of their use.
+        later = before | {"key_id": "00000000000000bb"}
+        await database.write(lambda connection: connection.execute(insert(of_0019).values(later)))
+        assert [each.last_used_at for each in await keys.listed("acme")] == [None, None]
+    finally:
+        await database.dispose()
+
+
+def _a_turn_of_0019(connection: Connection) -> None:
+    connection.execute(
+        insert(metadata.tables["sessions"]).values(session_values(a_session()) | {"head": None})
+    )
+    packed, content = compress(IDS_OF_0009)
+    count = len(IDS_OF_0009)
+    turn = a_turn(
+        number=1, state=TurnState.ENDED, prompt_tokens=count, total_tokens=count, digest=content,
+        router_decision="w-2",
+    )  # fmt: skip
+    values = turn_values(turn) | {"packed": packed, "messages": []}
+    del values["trace_id"]
+    connection.execute(insert(metadata.tables["turns"]).values(values))
 
 
 def _a_turn_of_0012(connection: Connection) -> None:
@@ -335,7 +379,7 @@ def _a_turn_of_0012(connection: Connection) -> None:
         number=1, state=TurnState.ENDED, prompt_tokens=count, total_tokens=count, digest=content, chain="c1"
     )
     values = turn_values(turn) | {"packed": packed, "messages": []}
-    del values["compactions"], values["router_decision"]
+    del values["compactions"], values["router_decision"], values["trace_id"]
     connection.execute(insert(metadata.tables["turns"]).values(values))
 
 

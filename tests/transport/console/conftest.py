@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from cwm.app import assemble
+from cwm.domain.budgets import Budgets
 from cwm.settings import ABSENT, Auth, Database, Engine, Http, Isolation, Retention, Settings, Tracing
 from cwm.transport.console.turns import conversations
 from cwm.wiring.parts import build_parts
@@ -25,6 +26,7 @@ async def a_console(
     auth: Auth | None = None,
     kv_tier: Any = None,
     trace_url: str | None = None,
+    budgets: Budgets | None = None,
     **http: Any,
 ) -> AsyncIterator[Console]:
     """A whole gateway, in front of an engine that is not there. ``kv_tier`` answers where windows are."""
@@ -35,6 +37,7 @@ async def a_console(
             auth=auth or Auth(),
             http=Http(**http),
             tracing=Tracing(trace_url=trace_url),
+            budgets=budgets or Budgets(),
             database=Database(db_path=path),
             engine=Engine(vllm_url=away, lmcache_url=ABSENT, coordinator_url=ABSENT),
             isolation=Isolation(secret="a test's secret"),

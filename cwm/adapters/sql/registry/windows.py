@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, delete, literal, select, update
+from sqlalchemy import Connection, Integer, and_, bindparam, delete, literal, literal_column, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry import snapshots
@@ -32,7 +32,6 @@ from cwm.adapters.sql.registry.window_writes import (
 from cwm.adapters.sql.rows import WINDOW, window_of
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import canaries, sessions
-from cwm.adapters.sql.tables.window_lists import window_search as listed
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.vault import Vault
@@ -51,20 +50,15 @@ _CHUNKS: Final = (
     .order_by(chunk_refs.c.position)
 )
 
-# No index has failed windows, so that they are sought among the newest.
-_NEWEST: Final = (
-    select(listed.c.name)
-    .where(listed.c.tenant == bindparam("of_tenant"))
-    .order_by(listed.c.created_at.desc(), listed.c.name.desc())
-    .limit(bindparam("newest"))
-    .subquery()
-)
+# Written out, as its index has it: a database need not see that a parameter is the same.
 _FAILED: Final = (
     select(*WINDOW)
-    .join_from(_NEWEST, windows, windows.c.name == _NEWEST.c.name)
-    .where(windows.c.tenant == bindparam("of_tenant"), windows.c.durability == Durability.FAILED.value)
+    .where(windows.c.tenant == bindparam("of_tenant"))
+    .where(windows.c.durability == literal_column(f"'{Durability.FAILED.value}'"))
     .order_by(windows.c.created_at.desc(), windows.c.name.desc())
+    .limit(bindparam("most", type_=Integer))
 )
+_FAILED_OF: Final = _FAILED.where(windows.c.circle.in_(bindparam("circles", expanding=True)))
 
 
 class WindowRecords:
@@ -201,11 +195,14 @@ class WindowRecords:
 
     @reading
     def failed_windows(
-        self, connection: Connection, tenant: str, newest: int, circles: frozenset[str] | None = None
+        self, connection: Connection, tenant: str, most: int, circles: frozenset[str] | None = None
     ) -> list[Window]:
-        found = {"of_tenant": tenant, "newest": newest}
-        rows = connection.execute(_FAILED, found)
-        return [window_of(row) for row in rows if circles is None or row.circle in circles]
+        which = {"of_tenant": tenant, "most": most}
+        if circles is None:
+            return [window_of(row) for row in connection.execute(_FAILED, which)]
+        return [
+            window_of(row) for row in connection.execute(_FAILED_OF, which | {"circles": sorted(circles)})
+        ]
 
     @reading
     def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:

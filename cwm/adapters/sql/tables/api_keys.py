@@ -19,5 +19,6 @@ api_keys = Table(
     Column("expires_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),
     required("workspaces", JSON, server_default="[]"),
+    Column("last_used_at", UtcDateTime),
     Index(None, "key_id", unique=True),
 )

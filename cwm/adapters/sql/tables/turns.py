@@ -53,6 +53,7 @@ turns = Table(
     Column("packed", LargeBinary),
     # Behind the tokens, because what refers to turns would go with a table that is made anew. Null costs no read.
     Column("router_decision", Text),
+    Column("trace_id", Text),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
     Index(None, "tenant", "session_id", "number", unique=True),
 )

@@ -58,6 +58,14 @@ Index(
     sqlite_where=windows.c.durability == "pending",
     postgresql_where=windows.c.durability == "pending",
 )
+Index(
+    "ix_windows_failed",
+    windows.c.tenant,
+    windows.c.created_at,
+    windows.c.name,
+    sqlite_where=windows.c.durability == "failed",
+    postgresql_where=windows.c.durability == "failed",
+)
 
 chunk_refs = Table(
     "chunk_refs",

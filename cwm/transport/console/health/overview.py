@@ -20,6 +20,7 @@ from cwm.transport.console.views import Asked
 from cwm.transport.console.wording import component, lasting, percent, period
 
 _NEWEST: Final = 8
+_MOST_FAILED: Final = 100
 _NEARLY: Final = 0.8
 _QUARANTINE: Final = "window.quarantine"
 _BUDGETS: Final = {Level.PRINCIPAL: "Your tokens", Level.TENANT: "The tenant's tokens"}
@@ -52,7 +53,7 @@ async def overview(asked: Asked) -> Page:
         asyncio.gather(
             services.turn_sums.of(principal, first_hour(now)),
             _warned(asked, now),
-            services.browse.failed_windows(principal),
+            services.browse.failed_windows(principal, _MOST_FAILED),
         ),
     )
     latest = await services.history.latest(principal, page.sessions)
@@ -140,6 +141,7 @@ def _matters(health: Health, failed: list[Window], engines: list[EngineState]) -
         for each in failed[:_NEWEST]
     ]
     if len(failed) > _NEWEST:
-        why = f"{len(failed) - _NEWEST:,} older ones failed, too."
+        more = "or more " if len(failed) == _MOST_FAILED else ""
+        why = f"{len(failed) - _NEWEST:,} {more}older ones failed, too."
         matters.append(Matter("More windows", why, link("windows")))
     return matters

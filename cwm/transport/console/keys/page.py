@@ -11,6 +11,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.transport.console.actions.keys import KEYS, NEW, state_of
 from cwm.transport.console.actions.two_steps import links
 from cwm.transport.console.keys.rows import rows
+from cwm.transport.console.keys.tools import tool_rows
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.views import Asked
 
@@ -39,6 +40,7 @@ async def keys(asked: Asked) -> Page:
             "is_first": not first,
             "next_after": shown[-1].key_id if len(listed) > first + _SHOWN else None,
             "rows": rows(await services.usage(principal)),
+            "tools": tool_rows(services.delivery.budgets.policies, principal),
         },
     )
 

@@ -38,6 +38,7 @@ async def turn(asked: Asked) -> Page:
             "previous": _next_to(shown.turn, list(near.values()), newer=False),
             "following": _next_to(shown.turn, list(near.values()), newer=True),
             "is_current": is_current,
+            "owner": outlook.session.owner,
             "actions": links(
                 TURNS,
                 asked.principal,
@@ -49,6 +50,7 @@ async def turn(asked: Asked) -> Page:
             "words": log.words.get(shown.turn.id),
             "is_there": bool(log.turns),
             "ways": _ways(shown.turn, log),
+            "trace": asked.traces.to(shown.turn.trace_id),
         },
     )
 

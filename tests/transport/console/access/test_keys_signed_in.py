@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from cwm.domain.access import AccessScope
 from tests.transport.console.access.test_sign_in import OWN, PAGE, Door, door
@@ -44,6 +45,19 @@ async def test_who_administers_makes_a_key_that_signs_in_and_takes_it_back(door:
     answer = await door.post(path, await door.form(path))
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/keys?notice=key-revoked")
     assert (await door.http.get("/console/windows", headers=bearer)).status_code == 401
+
+
+async def test_a_key_says_when_it_was_last_used(door: Door) -> None:
+    await door.sign_in(await door.key("root"))
+    await made(door, "ci", "windows:read")
+    (key,) = [each for each in await door.keys.listed("default") if each.name == "ci"]
+    items = (await door.page("/keys")).all("li", class_="item")
+    assert ["no use recorded" in each.text for each in items if "ci" in each.text.split()] == [True]
+    await door.keys.keys.note_use("default", key.key_id, datetime(2026, 3, 1, 9, 30, tzinfo=UTC))
+    items = (await door.page("/keys")).all("li", class_="item")
+    (said,) = [" ".join(each.text.split()) for each in items if "ci" in each.text.split()]
+    assert "no use recorded" not in said
+    assert "last used " in said
 
 
 async def test_the_key_of_ones_own_sign_in_says_so_before_it_is_revoked(door: Door) -> None:

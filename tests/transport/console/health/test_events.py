@@ -98,8 +98,8 @@ async def a_turn(parts: Parts, session_id: str, tenant: str = "default") -> None
 async def test_pages_say_what_they_show_but_not_those_of_others(console: Console) -> None:
     """To read what others own is recorded: no page does that by itself."""
     registry = console.parts.base.registry
-    await opened(registry, "mine")
-    await opened(registry, "theirs", owner="somebody-else")
+    mine = await (await opened(registry, "mine")).turn(user("hey"), assistant("ho"))
+    theirs = await (await opened(registry, "theirs", owner="somebody-else")).turn(user("hey"))
     news = {
         path: (await console.page(path)).one("main").attributes.get("data-live")
         for path in (
@@ -107,6 +107,8 @@ async def test_pages_say_what_they_show_but_not_those_of_others(console: Console
             "/conversations",
             "/conversations/mine",
             "/conversations/theirs",
+            f"/turns/{mine.id}",
+            f"/turns/{theirs.id}",
             "/windows",
             "/engines",
             "/audit",
@@ -117,6 +119,8 @@ async def test_pages_say_what_they_show_but_not_those_of_others(console: Console
         "/conversations": "conversations",
         "/conversations/mine": "conversations:mine windows",
         "/conversations/theirs": None,
+        f"/turns/{mine.id}": "conversations:mine",
+        f"/turns/{theirs.id}": None,
         "/windows": "windows",
         "/engines": "engines",
         "/audit": None,
