@@ -188,8 +188,8 @@ def turn_shown(transcript: Transcript, message_format: str = "openai") -> schema
         answer["system"], answer["messages"] = anthropic(answer["messages"])
     if transcript.token_ids is not None:
         answer["token_ids"] = list(transcript.token_ids)
-    if (missing := warning(transcript.messages)) is not None:
-        answer["warning"] = missing
+    if (reason := warning(transcript.messages)) is not None:
+        answer["warning"] = reason
     return answer
 
 
@@ -617,7 +617,7 @@ def moved(result: Moved) -> schemas.SessionMoved:
 
 def drained(result: Drained, tenant: str) -> schemas.EngineDrained:
     """Sessions of other tenants are counted, not named."""
-    stayed: list[schemas.SessionStayed] = [
+    own_sessions: list[schemas.SessionStayed] = [
         {"session_id": each.session_id, "code": each.error.code, "message": each.error.message}
         for each in result.stayed
         if each.tenant == tenant
@@ -627,8 +627,8 @@ def drained(result: Drained, tenant: str) -> schemas.EngineDrained:
         "engine": result.engine,
         "answers": result.is_up,
         "moved": result.moved,
-        "stayed": stayed,
-        "stayed_elsewhere": len(result.stayed) - len(stayed),
+        "stayed": own_sessions,
+        "stayed_elsewhere": len(result.stayed) - len(own_sessions),
     }
     if result.since is not None:
         answer["draining_since"] = moment(result.since)
