@@ -8,7 +8,7 @@ from typing import Any, Final
 from cwm.domain.errors import CwmError
 from cwm.domain.results import RESULTS_URI, StoredResult
 from cwm.services.results.delivery import Kept, Shown
-from cwm.transport.mcp.contract.render import moment
+from cwm.transport.mcp.contract.render.scalars import moment
 
 META_KEY: Final = "dev.cwm/result"
 
