@@ -55,8 +55,8 @@ class Prompt:
 
     def same(self, arm: Arm) -> int:
         """How many answers of this arm equal, token for token, the first answer without a cache."""
-        expected = self.answers[Arm.CACHE_OFF][0].token_ids
-        return sum(answer.token_ids == expected for answer in self.answers[arm])
+        expected_ids = self.answers[Arm.CACHE_OFF][0].token_ids
+        return sum(answer.token_ids == expected_ids for answer in self.answers[arm])
 
 
 async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report, bool]:
@@ -86,8 +86,8 @@ async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], N
     text = iter(await read_corpus(stack, sum(SIZES)))
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
-        gateway(variables, folder / "gateway.log") as served,
-        agent(served.url, stack.model_name) as client,
+        gateway(variables, folder / "gateway.log") as endpoint,
+        agent(endpoint.url, stack.model_name) as client,
     ):
         arms = _Arms(stack, client, kv_tier)
         report("freezing the prompts")
@@ -120,7 +120,7 @@ async def _without_cache(
             "CWM_DB_PATH": str(folder / "off.db"),
             "CWM_SECRET_FILE": str(folder / "secret"),
         }
-        async with gateway(variables, folder / "off.log") as served, agent(served.url, model) as client:
+        async with gateway(variables, folder / "off.log") as endpoint, agent(endpoint.url, model) as client:
             for turn in range(REPEATS):
                 report(f"without a cache ({turn + 1} of {REPEATS})")
                 for prompt in prompts:

@@ -52,12 +52,12 @@ async def run(
     """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress lines. ``sizes`` in tokens."""
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         plan = own_plan(settings, folder, report)
-        async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
-            clients = {choice: await _client(stack, folder, choice, opened) for choice in Choice}
+        async with LocalStack(plan, report=report) as stack, AsyncExitStack() as resources:
+            clients = {choice: await _client(stack, folder, choice, resources) for choice in Choice}
             kv_tier = LmcacheTier(
                 Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
             )
-            await opened.enter_async_context(aclosing(kv_tier))
+            await resources.enter_async_context(aclosing(kv_tier))
             tokens = await read_corpus(stack, max(sizes) + 64)
             bench = PlannerBench(stack, clients[Choice.LOAD], tokens, kv_tier, clients)
             context = {
@@ -70,11 +70,11 @@ async def run(
             return Report("planner", context, [section], summary)
 
 
-async def _client(stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack) -> Agent:
+async def _client(stack: LocalStack, folder: Path, choice: Choice, resources: AsyncExitStack) -> Agent:
     """A client of a gateway with this fixed ``choice``, on the registry of all three."""
     variables = {**engine_variables(stack, folder), **QUIET, "CWM_THAW_PLAN": choice.value}
-    served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
-    return await opened.enter_async_context(agent(served.url, stack.model_name))
+    endpoint = await resources.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
+    return await resources.enter_async_context(agent(endpoint.url, stack.model_name))
 
 
 @dataclass(slots=True)

@@ -171,7 +171,7 @@ async def _rows(
     rounds: int,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    ratios, added = [], []
+    ratios, additions = [], []
     for era in (rpc.MODERN, rpc.LEGACY):
         for sessions in _SESSIONS:
             progress(f"{sessions} sessions, {era}")
@@ -187,7 +187,7 @@ async def _rows(
             throughput, added_ms = _throughput_ratio(rounds_of), _added_ms(rounds_of)
             ratios.append(throughput)
             if sessions == _SESSIONS[0]:
-                added.append(added_ms)
+                additions.append(added_ms)
             section.rows.append(
                 (
                     f"{era}, {sessions}",
@@ -197,7 +197,7 @@ async def _rows(
                     added_ms,
                 )
             )
-    return {"throughput_ratio": min(ratios), "added_ms_upstream": max(added)}
+    return {"throughput_ratio": min(ratios), "added_ms_upstream": max(additions)}
 
 
 def _throughput_ratio(rounds_of: Mapping[str, _Rounds]) -> float:

@@ -37,10 +37,10 @@ def export(file: FileArgument) -> None:
         descriptor, name = tempfile.mkstemp(prefix=".cwm-", suffix=".part", dir=target.parent)
         part = Path(name)
         try:
-            with os.fdopen(descriptor, "wb") as opened:
-                archived = _run(lambda archive, tenant: archive.write(tenant, opened))
-                opened.flush()
-                os.fsync(opened.fileno())
+            with os.fdopen(descriptor, "wb") as stream:
+                archived = _run(lambda archive, tenant: archive.write(tenant, stream))
+                stream.flush()
+                os.fsync(stream.fileno())
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
@@ -58,12 +58,12 @@ def import_(file: FileArgument) -> None:
     Contents are verified before they are stored. Keys that have expired since the export are left out.
     """
 
-    def read(opened: BinaryIO) -> Archived:
-        return _run(lambda archive, tenant: archive.read(tenant, opened))
+    def read(stream: BinaryIO) -> Archived:
+        return _run(lambda archive, tenant: archive.read(tenant, stream))
 
     try:
-        with file.open("rb") as opened:
-            archived = read(opened)
+        with file.open("rb") as archive_file:
+            archived = read(archive_file)
     except OSError as error:
         fail("CWM-4002", f"{file} cannot be read: {error.strerror}.")
     print(f"Set {_summary(archived)} from {typer.format_filename(file)}.")

@@ -40,17 +40,17 @@ def doctor(
 
     async def work(_: Interrupts) -> Examined:
         async with AsyncExitStack() as closing:
-            examined = await (await _doctor(settings, closing))()
+            examination = await (await _doctor(settings, closing))()
             around = await _around(settings, closing)
-            return replace(examined, findings=(*examined.findings, *around))
+            return replace(examination, findings=(*examination.findings, *around))
 
-    examined = run_to_end(work)
-    findings = [*_settings_findings(settings), *examined.findings]
+    examination = run_to_end(work)
+    findings = [*_settings_findings(settings), *examination.findings]
     faults = sum(finding.status == "fault" for finding in findings)
     if as_json:
-        print_json(_document(settings, examined, findings, ok=not faults))
+        print_json(_document(settings, examination, findings, ok=not faults))
     else:
-        _print(settings, examined, findings)
+        _print(settings, examination, findings)
     if faults:
         raise typer.Exit(FOUND_FAULTS)
 
@@ -194,17 +194,19 @@ def _without_query(url: str) -> str:
     return urlunsplit(parts._replace(query="***" if parts.query else "", fragment=""))
 
 
-def _versions(examined: Examined) -> dict[str, str]:
+def _versions(examination: Examined) -> dict[str, str]:
     return {
         "cwm": version("cwm"),
         "python": platform.python_version(),
         "fastmcp": version("fastmcp"),
-        "vllm": examined.vllm_version or "unknown",
-        "lmcache": examined.lmcache_version or "unknown",
+        "vllm": examination.vllm_version or "unknown",
+        "lmcache": examination.lmcache_version or "unknown",
     }
 
 
-def _document(settings: Settings, examined: Examined, findings: list[Finding], *, ok: bool) -> dict[str, Any]:
+def _document(
+    settings: Settings, examination: Examined, findings: list[Finding], *, ok: bool
+) -> dict[str, Any]:
     return {
         "ok": ok,
         "settings": [
@@ -212,12 +214,12 @@ def _document(settings: Settings, examined: Examined, findings: list[Finding], *
         ],
         "upstreams": [_upstream(spec) for spec in settings.upstreams],
         "tools": _policies(settings),
-        "versions": _versions(examined),
+        "versions": _versions(examination),
         "findings": [asdict(finding) for finding in findings],
     }
 
 
-def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> None:
+def _print(settings: Settings, examination: Examined, findings: list[Finding]) -> None:
     print("Settings")
     print_table(
         ("GROUP", "SETTING", "VALUE", "FROM"),
@@ -248,7 +250,7 @@ def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> N
         ],
     )
     print("\nVersions")
-    print_table(("PART", "VERSION"), list(_versions(examined).items()))
+    print_table(("PART", "VERSION"), list(_versions(examination).items()))
     print("\nChecks")
     print_table(("CHECK", "STATUS", "FOUND"), [(f.name, f.status, f.message) for f in findings])
     to_do = [f for f in findings if f.fix]

@@ -141,10 +141,10 @@ def _print_upgraded(answer: dict[str, Any]) -> None:
     if new is None:
         print(f"Model {answer['model']} is not being upgraded.")
     else:
-        done, left = answer["windows_done"], answer["windows_left"]
+        windows_done, windows_left = answer["windows_done"], answer["windows_left"]
         print(
             f"Model {answer['model']} goes to {new} since {moment(answer['since'])}: "
-            f"{count(done, 'window')} frozen there, {left:,} left."
+            f"{count(windows_done, 'window')} frozen there, {windows_left:,} left."
         )
     print_table(
         ("ENGINE", "DEPLOYMENT", ""),
@@ -156,16 +156,16 @@ def _print_upgraded(answer: dict[str, Any]) -> None:
 
 
 def _print_drained(answer: dict[str, Any]) -> None:
-    stayed, elsewhere = answer["stayed"], answer["stayed_elsewhere"]
-    left = len(stayed) + elsewhere
-    end = "none is left" if not left else f"{count(left, 'session')} stayed"
+    own_sessions, elsewhere = answer["stayed"], answer["stayed_elsewhere"]
+    session_count = len(own_sessions) + elsewhere
+    end = "none is left" if not session_count else f"{count(session_count, 'session')} stayed"
     computed = answer.get("to_compute", 0)
     new = f"{computed:,} to be computed by the new deployment, " if computed else ""
     print(f"Engine {answer['engine']}: {count(answer['moved'], 'session')} moved, {new}{end}.")
-    if stayed:
+    if own_sessions:
         print_table(
             ("SESSION", "CODE", "WHY"),
-            [(each["session_id"], each["code"], each["message"]) for each in stayed],
+            [(each["session_id"], each["code"], each["message"]) for each in own_sessions],
         )
     if elsewhere:
         print(f"{count(elsewhere, 'session')} of other tenants stayed; their audit logs say why.")

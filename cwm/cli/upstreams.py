@@ -91,8 +91,8 @@ def accept(
     as_json: JsonOption = False,
 ) -> None:
     """Accept the tools as they are now: gateways no longer mark them as changed, and show those that were hidden."""
-    accepted = _with_desk(lambda desk: desk.accept(name, tools or ()))
-    names = sorted({each.version.tool for each in accepted})
+    versions = _with_desk(lambda desk: desk.accept(name, tools or ()))
+    names = sorted({each.version.tool for each in versions})
     if as_json:
         print_json({"upstream": name, "accepted": names})
     elif names:

@@ -175,8 +175,8 @@ def _material(statement: Checkpoint | Anchor) -> bytes:
         place, at = statement.place, _moment(statement.at)
         fields = ["checkpoint", statement.tenant, place.seq, place.digest, at]
     else:
-        pruned, carried = statement.pruned, (statement.carried_through, statement.carried_digest)
-        fields = ["anchor 3", statement.tenant, pruned.seq, pruned.digest, *carried]
+        pruned, carried_place = statement.pruned, (statement.carried_through, statement.carried_digest)
+        fields = ["anchor 3", statement.tenant, pruned.seq, pruned.digest, *carried_place]
     return canonical_json([*fields, statement.key_id])
 
 

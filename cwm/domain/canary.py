@@ -91,5 +91,8 @@ def _deviation(expected: Canary, replayed: Canary, at: int) -> float:
 
 
 def _was_a_tie(expected: Canary, replayed: Canary, at: int, tolerance: float) -> bool:
-    likeliest, chosen = expected.top[at], replayed.token_ids[at]
-    return chosen in likeliest and abs(likeliest[expected.token_ids[at]] - likeliest[chosen]) <= 2 * tolerance
+    candidates, token_id = expected.top[at], replayed.token_ids[at]
+    return (
+        token_id in candidates
+        and abs(candidates[expected.token_ids[at]] - candidates[token_id]) <= 2 * tolerance
+    )

@@ -57,8 +57,8 @@ class CapturePolicies:
 
     def fixed(self, session_id: str | None, conversation: ClientConversation | None) -> str | None:
         """The id of a request, if it is a hint."""
-        named = session_id or (None if conversation is None else conversation.id)
-        return named if named in self.fixed_ids else None
+        own_id = session_id or (None if conversation is None else conversation.id)
+        return own_id if own_id in self.fixed_ids else None
 
     def of(self, tenant: str, *, single_user: bool) -> Capture:
         default = self.default or (Capture.ALL if single_user else Capture.NAMED)
@@ -92,9 +92,9 @@ def session_id_beside(session_id: str, *reasons: str) -> str:
     return f"{session_id[:_BEGINNING_CHARS]}_{_digest(session_id, *reasons)[:_DIGEST_CHARS]}"
 
 
-def is_for(session_id: str, wanted: str) -> bool:
+def is_for(session_id: str, wanted_id: str) -> bool:
     """Whether a session has the wanted id, or one beside it."""
-    return session_id == wanted or session_id.startswith(f"{wanted[:_BEGINNING_CHARS]}_")
+    return session_id == wanted_id or session_id.startswith(f"{wanted_id[:_BEGINNING_CHARS]}_")
 
 
 def asks_for_summary(messages: Sequence[Message]) -> bool:
@@ -117,11 +117,11 @@ def chains(messages: Sequence[Message], *hints: str) -> list[str]:
     """A digest of what was said up to each message, under the same hints. Dates before and in the first question do not count."""
     chain, values, opening = chained("", *hints), [], True
     for message in messages:
-        said = message.digest
+        digest = message.digest
         if opening:
             opening = message.content.get("role") in _SYSTEM
-            said = _steady(message.content)
-        chain = chained(chain, said)
+            digest = _steady(message.content)
+        chain = chained(chain, digest)
         values.append(chain)
     return values
 

@@ -134,16 +134,16 @@ def differences(then: EngineIdentity, now: EngineIdentity) -> tuple[Difference, 
     only where nothing else is: it follows from all of them.
     """
     compared = {field: (getattr(then, field), getattr(now, field)) for field in (*TOKEN_FIELDS, *KV_FIELDS)}
-    found = {
+    by_field = {
         field: Difference(field, _text(before), _text(after))
         for field, (before, after) in compared.items()
         if before != after and (field in KV_FIELDS or (before and after))
     }
     if now.fingerprint.startswith(_DEPLOYMENT) and any(
-        field in KV_FIELDS for field in found.keys() - {"fingerprint"}
+        field in KV_FIELDS for field in by_field.keys() - {"fingerprint"}
     ):
-        found.pop("fingerprint", None)
-    return tuple(found.values())
+        by_field.pop("fingerprint", None)
+    return tuple(by_field.values())
 
 
 def _text(value: object) -> str:

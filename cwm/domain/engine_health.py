@@ -44,18 +44,18 @@ class EngineHealth:
     def answered(self, at: datetime) -> bool:
         """It answered. Whether it is back by that."""
         self.is_lost, self.has_answered = False, True
-        return self._seen(up=True, needed=BACK_AFTER, at=at, reason="")
+        return self._seen(up=True, looks=BACK_AFTER, at=at, reason="")
 
     def failed(self, at: datetime, reason: str) -> bool:
         """It did not answer. Whether it is gone by that."""
-        return self._seen(up=False, needed=GONE_AFTER, at=at, reason=reason)
+        return self._seen(up=False, looks=GONE_AFTER, at=at, reason=reason)
 
-    def _seen(self, *, up: bool, needed: int, at: datetime, reason: str) -> bool:
+    def _seen(self, *, up: bool, looks: int, at: datetime, reason: str) -> bool:
         if up is self.is_up:
             self._in_a_row = 0
             return False
         self._in_a_row += 1
-        if self._in_a_row < needed:
+        if self._in_a_row < looks:
             return False
         self.is_up, self.since, self.reason, self._in_a_row = up, at, reason, 0
         return True

@@ -68,8 +68,8 @@ def habit(cause: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | No
 
     ``old`` and ``new`` are the contents of the messages there; None where they are not kept. The first difference counts.
     """
-    if (known := _BY_CAUSE.get(Cause(cause))) is not None:
-        return known
+    if (own_habit := _BY_CAUSE.get(Cause(cause))) is not None:
+        return own_habit
     if cause not in _COMPARED or not old or not new:
         return None
     texts = plain_text(old), plain_text(new)

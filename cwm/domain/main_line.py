@@ -59,12 +59,12 @@ def announces(turn: Turn, current: Turn) -> bool:
     return before is not None and after is not None and after > before
 
 
-def may_become_current(asked: Turn, current: Turn | None) -> bool:
+def may_become_current(turn: Turn, current: Turn | None) -> bool:
     """Whether a turn that is still in flight may become the line's last one."""
-    if current is None or (asked.profile.tools and not current.profile.tools):
+    if current is None or (turn.profile.tools and not current.profile.tools):
         return True
-    return asked.number > current.number and (
-        asked.profile.agent == current.profile.agent or announces(asked, current)
+    return turn.number > current.number and (
+        turn.profile.agent == current.profile.agent or announces(turn, current)
     )
 
 
@@ -83,9 +83,9 @@ def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
         if candidate and turn.state is TurnState.ENDED and turn.id not in path:
             own = _path(turn, by_id)
             common = next((ancestor for ancestor in own if ancestor in path), None)
-            begun = next((ancestor for ancestor in path.values() if ancestor.parent == common), None)
+            branch = next((ancestor for ancestor in path.values() if ancestor.parent == common), None)
             beginning = next(ancestor for ancestor in own.values() if ancestor.parent == common)
-            if begun is not None and turn.number > begun.number and not _is_repeat(beginning, begun):
+            if branch is not None and turn.number > branch.number and not _is_repeat(beginning, branch):
                 return turn
     return None
 

@@ -67,8 +67,8 @@ def _tools_digest(definitions: list[str]) -> str:
 def plain_text(content: Mapping[str, Any]) -> str:
     """What a message says: its text, and the tools that it calls."""
     calls = content.get("tool_calls")
-    named = [_json(_canonical_call(call)) for call in calls] if isinstance(calls, list) else []
-    return "\n".join([*_texts(content.get("content")), *named])
+    call_texts = [_json(_canonical_call(call)) for call in calls] if isinstance(calls, list) else []
+    return "\n".join([*_texts(content.get("content")), *call_texts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,9 @@ class Pages:
         """A good end at or before ``at``, but after ``start``."""
         if self.binary:
             return start + max(3, (at - start) // 3 * 3)
-        settled = self._settled(at, (at - start) // _SLACK) if at > start else start
-        if settled > start:
-            return settled
+        boundary = self._settled(at, (at - start) // _SLACK) if at > start else start
+        if boundary > start:
+            return boundary
         end = start + 1
         while end < len(self.body) and _is_inside(self.body[end]):
             end += 1
@@ -98,11 +98,11 @@ class Pages:
         """``at``, or, up to ``slack`` bytes earlier, the start of the cluster that it would split."""
         before = self.body[at - slack : at].decode(errors="ignore")
         after = self.body[at : at + 4].decode(errors="ignore")[:1]
-        settled = at
+        boundary = at
         while before and after and _belong_together(before[-1], after):
             after, before = before[-1], before[:-1]
-            settled -= len(after.encode())
-        return settled if before else at
+            boundary -= len(after.encode())
+        return boundary if before else at
 
 
 def spelled(body: bytes, *, binary: bool) -> str:

@@ -41,12 +41,12 @@ class Principal:
         subject = f"guest:{self.tenant}:{self.subject}"
         return Principal(tenant, subject, OF_A_GUEST & self.scopes, self.client, is_guest=True)
 
-    def require(self, needed: frozenset[AccessScope]) -> None:
+    def require(self, scopes: frozenset[AccessScope]) -> None:
         """Raises CWM-9002 when a scope is missing. Its context lists all needed scopes."""
-        if not needed <= self.scopes:
-            missing = spelled(needed - self.scopes)
+        if not scopes <= self.scopes:
+            missing_names = spelled(scopes - self.scopes)
             raise InsufficientScopeError(
-                f"This needs the scope {' and '.join(missing)}, which the caller does not have.",
+                f"This needs the scope {' and '.join(missing_names)}, which the caller does not have.",
                 reason="insufficient_scope",
-                required=spelled(needed),
+                required=spelled(scopes),
             )

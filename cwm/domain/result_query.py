@@ -145,12 +145,12 @@ def matches_by_line(body: bytes, spans: Sequence[Span], context: int) -> str:
     1.
     """
     lines, entries, last = Lines(body), list[str](), -1
-    matched = sorted({lines.holding(span.start) for span in spans})
-    is_matched = set(matched)
+    line_numbers = sorted({lines.holding(span.start) for span in spans})
+    is_matched = set(line_numbers)
     by_line: dict[int, list[Span]] = {}
     for span in spans:
         by_line.setdefault(lines.holding(span.start), []).append(span)
-    for line in matched:
+    for line in line_numbers:
         for each in range(max(line - context, last + 1), min(line + context + 1, len(lines))):
             if entries and context and each > last + 1:
                 entries.append(_GAP)

@@ -84,8 +84,8 @@ def require_key(key: str, *, prefix: bool = False) -> str:
 def require_label(label: str) -> str:
     """Return ``label`` or raise CWM-1003."""
     if not _LABEL.fullmatch(label):
-        wrong = "label: must be 1 to 64 letters, digits, '_', '-' or '.'."
-        raise InvalidParameterError(wrong, field="label").refusing(label)
+        fault = "label: must be 1 to 64 letters, digits, '_', '-' or '.'."
+        raise InvalidParameterError(fault, field="label").refusing(label)
     return label
 
 
@@ -104,17 +104,19 @@ def named_by(uri: str) -> tuple[str, str] | None:
     return scope_name, unquote(rest)
 
 
-def watches(subscribed: str, changed: str) -> bool:
-    """Whether a subscriber to ``subscribed`` should be notified of a change of ``changed``.
+def watches(subscribed_uri: str, changed_uri: str) -> bool:
+    """Whether a subscriber to ``subscribed_uri`` should be notified of a change of ``changed_uri``.
 
     Either may be a prefix: then any key under it may have changed.
     """
-    if subscribed == changed:
+    if subscribed_uri == changed_uri:
         return True
-    if not subscribed.startswith(URI_PREFIX):
+    if not subscribed_uri.startswith(URI_PREFIX):
         return False
-    under = is_prefix(subscribed) and changed.startswith(subscribed.removesuffix(ANY_SUFFIX))
-    return under or (is_prefix(changed) and subscribed.startswith(changed.removesuffix(ANY_SUFFIX)))
+    under = is_prefix(subscribed_uri) and changed_uri.startswith(subscribed_uri.removesuffix(ANY_SUFFIX))
+    return under or (
+        is_prefix(changed_uri) and subscribed_uri.startswith(changed_uri.removesuffix(ANY_SUFFIX))
+    )
 
 
 def is_prefix(uri: str) -> bool:

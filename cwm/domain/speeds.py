@@ -214,11 +214,11 @@ def _least_squares(
 def _by_recency(speeds: Speeds) -> list[tuple[Observation, float]]:
     """Each observation with its weight: 1 for the newest of its kind."""
     newer: Counter[tuple[str | None, int]] = Counter()
-    weighed = []
+    weights = []
     for observation in reversed(speeds.observations):
-        weighed.append((observation, _FADES ** newer[observation.kind]))
+        weights.append((observation, _FADES ** newer[observation.kind]))
         newer[observation.kind] += 1
-    return weighed[::-1]
+    return weights[::-1]
 
 
 def _pairs(context: int, computed: int) -> float:

@@ -96,8 +96,8 @@ class SearchMark:
 
 def _texts(content: Mapping[str, Any]) -> Iterator[str]:
     """What a person or a model said: text, and the names and arguments of tool calls."""
-    said = content.get("content")
-    for part in said if isinstance(said, list) else [said]:
+    body = content.get("content")
+    for part in body if isinstance(body, list) else [body]:
         text = part.get("text") if isinstance(part, Mapping) else part
         if isinstance(text, str):
             yield text

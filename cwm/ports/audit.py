@@ -43,11 +43,11 @@ class AuditTrail(Protocol):
         """Every tenant that has audit records, ordered by name."""
 
     async def page(
-        self, tenant: str, after: int, limit: int, wanted: AuditFilter = ...
+        self, tenant: str, after: int, limit: int, criteria: AuditFilter = ...
     ) -> Sequence[AuditRecord]:
         """At most ``limit`` matching records with numbers above ``after``, in chain order."""
 
-    async def newest(self, tenant: str, limit: int, wanted: AuditFilter = ...) -> Sequence[AuditRecord]:
+    async def newest(self, tenant: str, limit: int, criteria: AuditFilter = ...) -> Sequence[AuditRecord]:
         """The last ``limit`` matching records, the newest first."""
 
     async def anchor(self, tenant: str) -> Anchor:

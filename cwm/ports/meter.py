@@ -20,7 +20,7 @@ class Meter(Protocol):
     def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
         """Count a tool result's tokens: in the result, delivered, and taken by follow-up reads."""
 
-    def drift(self, counted: int, served: int) -> None:
+    def drift(self, own_count: int, model_count: int) -> None:
         """Record how many tokens CWM counted in a text, and how many the served model counts."""
 
     def event(self, name: str) -> None:

@@ -152,6 +152,6 @@ class _Untraced(Tracer):
 UNTRACED: Final[Tracer] = _Untraced()
 
 
-def named(chosen: object) -> str | None:
-    """``chosen`` if it is a safe name: 1 to 128 letters, digits and ``_./:@-``; else None."""
-    return chosen if isinstance(chosen, str) and _NAME.fullmatch(chosen) else None
+def named(value: object) -> str | None:
+    """``value`` if it is a safe name: 1 to 128 letters, digits and ``_./:@-``; else None."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None

@@ -127,7 +127,7 @@ class TurnRequest(Protocol):
         It asks for at most ``max_model_len`` tokens.
         """
 
-    def repaired(self, wanted: Collection[Repair]) -> TurnRequest:
+    def repaired(self, repairs: Collection[Repair]) -> TurnRequest:
         """The same request with these repairs, where they change something; else its bytes stay. CWM-1003 for one that is nested too deeply."""
 
     @property
@@ -151,8 +151,8 @@ class TurnRequest(Protocol):
     def response(self) -> ResponseAsk | None:
         """What a request for a response of OpenAI's API refers to and adds; None for other requests."""
 
-    def after(self, items: Sequence[Item], known: Mapping[str, Item]) -> TurnRequest:
-        """The same request for a response behind these ``items``, with the ``known`` ones in place of references to them."""
+    def after(self, items: Sequence[Item], items_by_id: Mapping[str, Item]) -> TurnRequest:
+        """The same request for a response behind these ``items``, with those of ``items_by_id`` in place of references to them."""
 
     def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:
         """The response object that a complete answer was, as its client got it."""
@@ -175,7 +175,7 @@ class TurnWire(Protocol):
     def max_answer_bytes(self) -> int:
         """Of an answer that is read whole before its client gets it."""
 
-    def renaming(self, served: str, wanted: str) -> Callable[[bytes], bytes]:
+    def renaming(self, served_name: str, client_name: str) -> Callable[[bytes], bytes]:
         """Puts the model's name that the client used into an answer, where the engine writes its own."""
 
     def read(self, path: str, body: bytes, headers: Mapping[str, str]) -> TurnRequest:

@@ -11,7 +11,7 @@ from cwm.domain.upstream_tools import SeenTool, ToolVersion
 
 class UpstreamTools(Protocol):
     async def note(
-        self, upstream: str, offered: Sequence[ToolVersion], at: datetime
+        self, upstream: str, versions: Sequence[ToolVersion], at: datetime
     ) -> tuple[list[SeenTool], list[ToolVersion]]:
         """Record what an upstream offers now; returns all its versions on record, and those that are new. CWM-4001.
 

@@ -147,9 +147,9 @@ class LocalStack:
         for failure in done:
             failure.result()
         if not done:
-            missing = [name for name, part in self._parts.items() if not part.ready.is_set()]
+            names = [name for name, part in self._parts.items() if not part.ready.is_set()]
             raise StackError(
-                f"after {timeout_seconds:g} s not ready: {', '.join(missing) or 'their connection'}."
+                f"after {timeout_seconds:g} s not ready: {', '.join(names) or 'their connection'}."
             )
 
     async def kill(self, part: PartName) -> None:
@@ -172,14 +172,14 @@ class LocalStack:
 
     async def run_until_failure(self) -> NoReturn:
         """Sleep while an engine runs. Raises StackError when a part of the last one, or one that all need, cannot be started again."""
-        left = {engine.plan.number for engine in self.engines}
+        numbers = {engine.plan.number for engine in self.engines}
         failures = {part.failed: part for part in self._parts.values()}
         while True:
             done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
             for failure in done:
                 engine = failures.pop(failure).recipe.engine
-                left.discard(engine)
-                if not engine or not left:
+                numbers.discard(engine)
+                if not engine or not numbers:
                     failure.result()
                     raise StackError("a part of the local engine ended for good.")
                 self._report(f"engine-{engine} stays away: {failure.exception()}")

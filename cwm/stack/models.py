@@ -42,24 +42,24 @@ class Model:
 
 
 async def prepare_model(
-    wanted: str, home: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
+    name: str, home: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
 ) -> Model:
-    """The model called ``wanted``: one of ours, created under ``home`` on first use, or a folder. Raises StackError.
+    """The model called ``name``: one of ours, created under ``home`` on first use, or a folder. Raises StackError.
 
     The programs that create it do not get the ``withheld`` environment variables.
     """
     builder = _Builder(home / "models", environment, report, withheld)
     tools = shipped.folder("engine") / "tools"
-    if wanted == TINY:
+    if name == TINY:
         title, script, build = "the tiny model", tools / "make_tiny_model.py", builder.tiny
-    elif wanted == SMOLLM2:
+    elif name == SMOLLM2:
         title, script, build = "SmolLM2-135M-Instruct", tools / "convert_smollm2.py", builder.smollm2
     else:
-        folder = _existing(wanted)
+        folder = _existing(name)
         return Model(folder, folder.name, _longest_context(folder))
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
-    folder = await builder.once(f"{wanted}-{version}", title, build(script))
-    return Model(folder, wanted, _longest_context(folder))
+    folder = await builder.once(f"{name}-{version}", title, build(script))
+    return Model(folder, name, _longest_context(folder))
 
 
 def model_elsewhere(name: str) -> Model:
@@ -76,11 +76,11 @@ def model_elsewhere(name: str) -> Model:
     return Model(folder, folder.name, _longest_context(folder) if here else _LONGEST_DEFAULT)
 
 
-def _existing(wanted: str) -> Path:
-    folder = Path(wanted).expanduser()
+def _existing(name: str) -> Path:
+    folder = Path(name).expanduser()
     if not (folder / "config.json").is_file():
         raise StackError(
-            f"the model '{wanted}' is neither '{SMOLLM2}' nor '{TINY}' nor a folder with a config.json."
+            f"the model '{name}' is neither '{SMOLLM2}' nor '{TINY}' nor a folder with a config.json."
         )
     return _nameable(folder.resolve())
 

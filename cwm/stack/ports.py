@@ -67,7 +67,7 @@ class ReservedPorts:
     @classmethod
     def take(
         cls,
-        wanted: Ports,
+        wishes: Ports,
         locks: Path,
         gateway: int | None = None,
         host: str = LOOPBACK,
@@ -82,15 +82,15 @@ class ReservedPorts:
         try:
             if gateway:
                 reserved._leave(gateway, host)
-            chosen = {
+            own_ports = {
                 name: reserved._take_near(name, port)
-                for name, port in wanted.as_dict().items()
+                for name, port in wishes.as_dict().items()
                 if first is None or name not in _OF_ALL
             }
         except BaseException:
             reserved.end()
             raise
-        reserved.chosen = replace(first or wanted, **chosen)
+        reserved.chosen = replace(first or wishes, **own_ports)
         return reserved
 
     def release(self, *names: str) -> None:

@@ -93,13 +93,13 @@ def victims(
     Frozen chunks (``frozen``) come last, and only those that have another copy (``spare``).
     """
     candidates = [chunk for chunk in stored if chunk.key.pin not in frozen or chunk.key in spare]
-    chosen: list[ChunkKey] = []
+    keys: list[ChunkKey] = []
     for chunk in sorted(candidates, key=lambda chunk: (chunk.key.pin in frozen, -chunk.idle)):
         if need <= 0:
             break
-        chosen.append(chunk.key)
+        keys.append(chunk.key)
         need -= chunk.size
-    return chosen
+    return keys
 
 
 class Disk(NamedTuple):
@@ -110,15 +110,15 @@ class Disk(NamedTuple):
     free: int
 
 
-def disk_limit(wanted: int, used: int, disk: Disk) -> int:
-    """The most bytes that the disk tier may take: ``wanted``, or no fixed limit if that is 0. It takes ``used`` now.
+def disk_limit(limit: int, used: int, disk: Disk) -> int:
+    """The most bytes that the disk tier may take: ``limit``, or no fixed limit if that is 0. It takes ``used`` now.
 
     Always leaves a reserve free on its disk, where the registry may be too: a twentieth of the disk, at least 1 GiB
     and at most 10.
     """
     reserve = min(max(disk.total // 20, _RESERVE_SMALLEST), _RESERVE_LARGEST)
     possible = max(0, used + disk.free - reserve)
-    return min(wanted, possible) if wanted else possible
+    return min(limit, possible) if limit else possible
 
 
 class PinsMovedError(Exception):
@@ -172,11 +172,13 @@ class Room:
 
     async def keep(self) -> None:
         """Check both tiers every few seconds, for ever. An outage delays a tier's check; one of Valkey not the disk's."""
-        async with AsyncExitStack() as opened:
-            http = await opened.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS))
+        async with AsyncExitStack() as resources:
+            http = await resources.enter_async_context(
+                httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS)
+            )
             redis = None
             if self._redis is not None:
-                redis = await opened.enter_async_context(connected(self._redis))
+                redis = await resources.enter_async_context(connected(self._redis))
             for look in range(1 << 62):
                 if redis is not None:
                     await self._try(self._valkey, self._keep_memory(redis, http))
@@ -211,9 +213,9 @@ class Room:
         on_disk = {chunk.key for each in chunks for chunk in each}
         # Read pins last: a freeze pins before it proves, so the chunks that it relies on are spared.
         stored = await chunks_in_valkey(redis)
-        chosen = victims(stored, await self._frozen(http), on_disk, need)
-        await self._remove(http, chosen, "valkey")
-        self._report_if_short(self._valkey, stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
+        keys = victims(stored, await self._frozen(http), on_disk, need)
+        await self._remove(http, keys, "valkey")
+        self._report_if_short(self._valkey, stored, keys, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
 
     async def keep_disk(self, http: httpx2.AsyncClient) -> None:
         stored = await asyncio.to_thread(chunks_on_disk, self._folder)
@@ -224,10 +226,10 @@ class Room:
             self._disk.is_short = False
             return
         need = used - int(_ROOMY * limit)
-        chosen = victims(stored, await self._frozen(http), set(), need)
-        await self._remove(http, chosen, "fs_native")
+        keys = victims(stored, await self._frozen(http), set(), need)
+        await self._remove(http, keys, "fs_native")
         remedy = "raise CWM_DISK_CACHE_GB" if limit == self._disk_bytes else "make room on its disk"
-        self._report_if_short(self._disk, stored, chosen, need, remedy)
+        self._report_if_short(self._disk, stored, keys, need, remedy)
 
     async def _frozen(self, http: httpx2.AsyncClient) -> set[ChunkKey]:
         """Every chunk pinned in the coordinator. Raises PinsMovedError, NoPinsError."""
@@ -254,17 +256,22 @@ class Room:
             if len(page) < _PINS_PAGE:
                 return set(pins)
 
-    async def _remove(self, http: httpx2.AsyncClient, chosen: Sequence[ChunkKey], adapter: str) -> None:
-        for start in range(0, len(chosen), _DELETE_BATCH):
-            keys = [key.as_json() for key in chosen[start : start + _DELETE_BATCH]]
+    async def _remove(self, http: httpx2.AsyncClient, victim_keys: Sequence[ChunkKey], adapter: str) -> None:
+        for start in range(0, len(victim_keys), _DELETE_BATCH):
+            keys = [key.as_json() for key in victim_keys[start : start + _DELETE_BATCH]]
             body = {"keys": keys, "tier": "l2", "adapter": adapter}
             (await http.request("DELETE", f"{self._lmcache_url}/cache/objects", json=body)).raise_for_status()
 
     def _report_if_short(
-        self, tier: TierState, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, remedy: str
+        self,
+        tier: TierState,
+        stored: Sequence[Stored],
+        victim_keys: Sequence[ChunkKey],
+        need: int,
+        remedy: str,
     ) -> None:
         """Report once that frozen windows fill a tier: an operator has to act."""
-        removed_keys = set(chosen)
+        removed_keys = set(victim_keys)
         freed = sum(chunk.size for chunk in stored if chunk.key in removed_keys)
         if freed < need and not tier.is_short:
             tier.is_short = True

@@ -25,8 +25,8 @@ _NO_SIGN_IN: Final = "The console is not served: people could not sign in to it.
 
 
 def console_routes(settings: Settings, services: Services, access: Access) -> list[Route]:
-    served = settings.serves_console()
-    if not served:
+    is_served = settings.serves_console()
+    if not is_served:
         return [doorstep(to_console=False), *absent(_NO_SIGN_IN if settings.http.console else _OFF)]
     ways = _entrance(settings, services, access).routes() if settings.auth.required else []
     return [doorstep(to_console=True), *ways, *routes(services, TraceLinks(settings.tracing.trace_url))]

@@ -49,8 +49,8 @@ class EngineList:
             if entry.dns is None:
                 entries[name] = entry
             else:
-                found = self._addresses.get(entry.dns[0], ())
-                entries.update({f"{name}-{address}": entry.at(address) for address in found})
+                addresses = self._addresses.get(entry.dns[0], ())
+                entries.update({f"{name}-{address}": entry.at(address) for address in addresses})
         return entries
 
     async def configure(self, settings: Settings) -> None:
@@ -72,8 +72,8 @@ class EngineList:
 
     async def _looked_up(self) -> dict[str, Sequence[str]]:
         names = {entry.dns[0] for entry in self.settings.engines.values() if entry.dns is not None}
-        found = await asyncio.gather(*(self._found(name) for name in names))
-        return dict(zip(names, found, strict=True))
+        addresses = await asyncio.gather(*(self._found(name) for name in names))
+        return dict(zip(names, addresses, strict=True))
 
     async def watch(self, interval_seconds: float) -> None:
         """Look the names up again and again, and close engines that are gone. Runs until cancelled."""

@@ -68,11 +68,11 @@ def _qwen(conversation: Conversation) -> Fields:
 
 def _aider(conversation: Conversation) -> Fields:
     """It has no tools. Files and a reminder stand behind what was said, so each turn moves them."""
-    *said, question = (QUESTION, *conversation.said)
+    *statements, question = (QUESTION, *conversation.said)
     return {
         "messages": [
             _message("system", conversation.system),
-            *(_message(("user", "assistant")[at % 2], text) for at, text in enumerate(said)),
+            *(_message(("user", "assistant")[at % 2], text) for at, text in enumerate(statements)),
             _message("user", f"These are the files that you may change.\n\n{conversation.file}"),
             _message("assistant", "Ok, any changes I propose will be to those files."),
             _message("user", f"{question}\n\n{_REMINDER}"),

@@ -61,15 +61,15 @@ async def measure(
     variables, log = {**engine_variables(stack, folder), **QUIET}, folder / "gateway.log"
     async with asking() as http:
         conversation = await sized(http, stack.vllm_url, stack.model_name, _TOKENS, _SEED)
-    async with gateway(variables, log) as served:
-        async with agent(served.url, stack.model_name) as own:
+    async with gateway(variables, log) as endpoint:
+        async with agent(endpoint.url, stack.model_name) as own:
             openings = [await _open(own, client, conversation, report) for client in CLIENTS]
         report("killing the engine and the gateway")
-        os.kill(served.pid, signal.SIGKILL)
+        os.kill(endpoint.pid, signal.SIGKILL)
     await stack.kill("vllm")
     await stack.kill("lmcache")
     await stack.wait_ready()
-    async with gateway(variables, log) as served, agent(served.url, stack.model_name) as own:
+    async with gateway(variables, log) as endpoint, agent(endpoint.url, stack.model_name) as own:
         return figures([await _resume(own, opening, report) for opening in openings])
 
 

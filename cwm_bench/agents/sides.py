@@ -83,12 +83,12 @@ async def ask(
         raise RuntimeError(
             f"{side.url}{client.protocol} answered {response.status_code}: {answer[:500].decode()}"
         )
-    recorded = response.headers
+    answer_headers = response.headers
     return Asked(
         (first - started) * 1000,
         (ended - started) * 1000,
-        recorded.get("CWM-Turn", ""),
-        recorded.get("CWM-Session-Id", ""),
+        answer_headers.get("CWM-Turn", ""),
+        answer_headers.get("CWM-Session-Id", ""),
     )
 
 
@@ -97,14 +97,14 @@ async def sides(
     stack: LocalStack, folder: Path, litellm: Path | None, report: Callable[[str], None]
 ) -> AsyncIterator[list[Side]]:
     """The first and the last are vLLM: what differs between the two is noise. LiteLLM's proxy only where it starts."""
-    async with AsyncExitStack() as opened:
+    async with AsyncExitStack() as resources:
         variables = {**engine_variables(stack, folder), **QUIET}
-        served = await opened.enter_async_context(gateway(variables, folder / "gateway.log"))
-        sides = [Side(VLLM, stack.vllm_url), Side(CWM, served.url)]
+        endpoint = await resources.enter_async_context(gateway(variables, folder / "gateway.log"))
+        sides = [Side(VLLM, stack.vllm_url), Side(CWM, endpoint.url)]
         if program := litellm_program(litellm):
             report(f"starting {program}")
             try:
-                beside = await opened.enter_async_context(_litellm(program, stack, folder))
+                beside = await resources.enter_async_context(_litellm(program, stack, folder))
             except (RuntimeError, TimeoutError) as error:
                 report(f"LiteLLM's proxy does not start, so it is left out: {str(error) or 'no answer'}")
             else:
@@ -112,10 +112,10 @@ async def sides(
         yield [*sides, Side(AGAIN, stack.vllm_url)]
 
 
-def litellm_program(named: Path | None) -> Path | None:
+def litellm_program(path: Path | None) -> Path | None:
     """The executable of LiteLLM: the named one, or one beside this Python or on PATH."""
-    if named is not None:
-        return named
+    if path is not None:
+        return path
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     program = shutil.which("litellm", path=places)
     return Path(program) if program else None

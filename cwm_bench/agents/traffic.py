@@ -79,12 +79,12 @@ def first_byte_figures(
         "only the end of the last question is new. CWM records each. vLLM sends Responses their first event before it computes. "
         "vLLM again: the noise",
     )
-    added: dict[str, dict[tuple[str, int], float]] = {CWM: {}, LITELLM: {}}
+    additions: dict[str, dict[tuple[str, int], float]] = {CWM: {}, LITELLM: {}}
     for (protocol, tokens), by_side in times.items():
         medians = {side: median(values) for side, values in by_side.items()}
         adds = {side: round(ms - medians[VLLM], 3) for side, ms in medians.items()}
-        for side in added.keys() & adds.keys():
-            added[side][protocol, tokens] = adds[side]
+        for side in additions.keys() & adds.keys():
+            additions[side][protocol, tokens] = adds[side]
         section.rows.append(
             (
                 protocol,
@@ -98,14 +98,14 @@ def first_byte_figures(
             )
         )
     return section, {
-        "first_byte_added_ms": _at_the_larger_size(added[CWM]),
-        "first_byte_added_ms_worst": max(added[CWM].values()),
-        "first_byte_added_ms_litellm": _at_the_larger_size(added[LITELLM]) or _NOT_INSTALLED,
+        "first_byte_added_ms": _at_the_larger_size(additions[CWM]),
+        "first_byte_added_ms_worst": max(additions[CWM].values()),
+        "first_byte_added_ms_litellm": _at_the_larger_size(additions[LITELLM]) or _NOT_INSTALLED,
     }
 
 
-def _at_the_larger_size(added: Mapping[tuple[str, int], float]) -> dict[str, float]:
-    return {protocol: ms for (protocol, tokens), ms in added.items() if tokens == max(SIZES)}
+def _at_the_larger_size(additions: Mapping[tuple[str, int], float]) -> dict[str, float]:
+    return {protocol: ms for (protocol, tokens), ms in additions.items() if tokens == max(SIZES)}
 
 
 async def throughput(

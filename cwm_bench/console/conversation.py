@@ -48,17 +48,17 @@ async def record(registry: Registry, turn_count: int) -> Conversation:
     for number in range(1, turn_count + 1):
         is_retry = parent is not None and number % _BRANCH_EVERY == 0
         at = began + timedelta(seconds=30 * number)
-        said = _said(number, turn_count)
+        messages = _said(number, turn_count)
         size = _TURN_TOKENS if parent else _SYSTEM_TOKENS
-        added = tuple(range(number * 16_384, number * 16_384 + size))
-        context = ids + added
+        new_ids = tuple(range(number * 16_384, number * 16_384 + size))
+        context = ids + new_ids
         turn = Turn(
             TENANT, SESSION, f"turn_{number:032x}", ASKER, at, client="claude-cli/2.1.197 (external, cli)"
         )
-        begun = await registry.begin_turn(turn, session.created_at)
-        assert begun is not None
+        pending = await registry.begin_turn(turn, session.created_at)
+        assert pending is not None
         ended = replace(
-            begun,
+            pending,
             parent=None if parent is None else parent.id,
             parent_at=len(ids),
             parent_messages=message_count,
@@ -72,14 +72,14 @@ async def record(registry: Registry, turn_count: int) -> Conversation:
             first_token_ms=150,
             ended_at=at + timedelta(seconds=8),
         )
-        await registry.end_turn(ended, TurnParts(added, tuple(message_of(each) for each in said)))
+        await registry.end_turn(ended, TurnParts(new_ids, tuple(message_of(each) for each in messages)))
         turns.append(ended)
         if number % _TAG_EVERY == 0:
             await registry.tag(
                 TurnTag(TENANT, f"step-{number}", SESSION, ended.id, ASKER, at, automatic=False)
             )
         if not is_retry:
-            ids, parent, message_count = context, ended, message_count + len(said)
+            ids, parent, message_count = context, ended, message_count + len(messages)
     return Conversation(turns[-1].id, turns[turn_count // 2].id)
 
 

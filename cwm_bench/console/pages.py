@@ -29,12 +29,12 @@ class PageFigures:
 def addresses(window_count: int, conversation: Conversation) -> dict[str, str]:
     """Every page, by what it shows."""
     window = name_of(window_count // 3)
-    spoken = LAST_WORDS.replace(" ", "+")
+    query = LAST_WORDS.replace(" ", "+")
     return {
         "overview": "",
         "conversations": "/conversations",
         "conversations, one state": "/conversations?state=frozen",
-        "search: words of the newest conversation": f"/conversations?q={spoken}",
+        "search: words of the newest conversation": f"/conversations?q={query}",
         "search: words of many": "/conversations?q=refactor+incident",
         "search: words that nobody said": f"/conversations?q={_NOTHING}",
         "search: the id of a conversation": f"/conversations?q={SESSION}",

@@ -107,8 +107,8 @@ async def _case(
         for number in range(_RELOADS):
             await milliseconds_until(folder, _document(upstream_url, 2 * number, comes=not comes), as_before)
             under_way.append(load.under_way)
-            changed = _document(upstream_url, 2 * number + 1, comes=comes)
-            ms.append(await milliseconds_until(folder, changed, as_wanted))
+            document = _document(upstream_url, 2 * number + 1, comes=comes)
+            ms.append(await milliseconds_until(folder, document, as_wanted))
     return ms, under_way, load
 
 
@@ -117,12 +117,12 @@ async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_CallCoun
     """Clients of both eras call until the block ends; then the calls in flight are awaited."""
     load = _CallCounts()
     eras = [(rpc.MODERN, rpc.LEGACY)[number % 2] for number in range(_CALLERS)]
-    opened = [(era, await rpc.opened(http, url, era)) for era in eras]
-    for era, headers in opened:
+    sessions = [(era, await rpc.opened(http, url, era)) for era in eras]
+    for era, headers in sessions:
         # A session's first call takes longer, which is no effect of a changed file.
         await _echoed(http, url, headers, era, "bare_echo")
     async with asyncio.TaskGroup() as calling:
-        for era, headers in opened:
+        for era, headers in sessions:
             calling.create_task(_call_on(http, url, headers, era, load))
         try:
             yield load

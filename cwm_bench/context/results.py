@@ -66,9 +66,11 @@ async def measure(
             reloads = [await _reloaded(folder, upstream.url, one, number) for number in range(sizes.reloads)]
     own = totals.results
     await _reference(folder, root, sizes, progress, section, totals)
-    saved = round(1 - totals.delivered / totals.had, 4)
+    saved_share = round(1 - totals.delivered / totals.had, 4)
     savings = [
-        Figure("tokens_saved", "tokens of large results not delivered", saved, "share", None, at_least(0.9)),
+        Figure(
+            "tokens_saved", "tokens of large results not delivered", saved_share, "share", None, at_least(0.9)
+        ),
         Figure("byte_exact", "results read back byte for byte", totals.exact, "", None, at_least(1)),
         Figure(
             "reference_results",

@@ -78,9 +78,9 @@ async def run(progress: Callable[[str], None], effort: ContextRun, home: Path) -
         _add(report, "memory", "memory", await _memory(root, effort))
         progress("recovery")
         _add(report, "recovery", "recovery", await _recovery(root, stores, effort))
-        detail, saved, reloads = await context_results.measure(_sub(root), effort.sizes, progress)
+        detail, figures, reloads = await context_results.measure(_sub(root), effort.sizes, progress)
         report.sections.append(detail)
-        _add(report, "tokens delivered, and all the rest recovered", "delivery", saved)
+        _add(report, "tokens delivered, and all the rest recovered", "delivery", figures)
         _add(report, "changes of a policy", "", reloads)
         progress("cursors and pages")
         _add(report, "cursors and pages", "pages", await _pages(root, stores, effort))
@@ -136,7 +136,7 @@ async def _memory(root: Path, effort: ContextRun) -> list[Figure]:
 
 async def _recovery(root: Path, stores: dict[str, str], effort: ContextRun) -> list[Figure]:
     figures: list[Figure] = []
-    reading, with_start, wrong = [], [], 0
+    reading, with_start, wrong_count = [], [], 0
     for name, store in stores.items():
         folder = _sub(root)
         arguments = (str(folder), store, str(effort.megabytes))
@@ -144,7 +144,7 @@ async def _recovery(root: Path, stores: dict[str, str], effort: ContextRun) -> l
         recovery = await servers.json_output(_MODULE, "recover", *arguments)
         reading.append(recovery["read_s"])
         with_start.append(recovery["recovery_s"])
-        wrong += recovery["wrong"]
+        wrong_count += recovery["wrong"]
         seconds = round(checkpoint["snapshot_s"] + checkpoint["restore_s"], 4)
         figures += [
             Figure(
@@ -166,7 +166,12 @@ async def _recovery(root: Path, stores: dict[str, str], effort: ContextRun) -> l
             "recovery_with_start_s", "the same with the start of the process", max(with_start), "s", under(5)
         ),
         Figure(
-            "recovered_wrong", "values that came back wrong or not at all", wrong, "values", None, under(1)
+            "recovered_wrong",
+            "values that came back wrong or not at all",
+            wrong_count,
+            "values",
+            None,
+            under(1),
         ),
         *figures,
     ]

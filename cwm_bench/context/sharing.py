@@ -157,9 +157,9 @@ async def _deduplication(team: list[Agent], files: dict[str, Path], load: Worklo
     before = await _tenant_bytes(team[0])
     apart = plain = 0
     for number, one in enumerate(team):
-        picked = rng.sample(list(files), min(len(files), load.reads // 2))
-        values: dict[str, Any] = {name: {"path": name, "text": files[name].read_text()} for name in picked}
-        for note, name in enumerate(picked[::2]):
+        names = rng.sample(list(files), min(len(files), load.reads // 2))
+        values: dict[str, Any] = {name: {"path": name, "text": files[name].read_text()} for name in names}
+        for note, name in enumerate(names[::2]):
             text = token_corpus.text("json", files[name].stat().st_size, 1_000 * number + note)
             values[f"notes/{note}"] = {"by": number, "text": text}
         for key, value in values.items():

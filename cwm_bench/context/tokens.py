@@ -89,8 +89,8 @@ async def memory() -> tuple[float, float]:
         *on_leash([sys.executable, "-c", _RSS_PROGRAM]), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await child.communicate()
-    loaded, used = (round(float(figure), 1) for figure in output.split())
-    return loaded, used
+    start_mb, used_mb = (round(float(figure), 1) for figure in output.split())
+    return start_mb, used_mb
 
 
 async def measure(
@@ -99,13 +99,13 @@ async def measure(
     """A table, and a summary: errors are relative, ``estimate_ms_100kb`` is the slowest kind's median."""
     counter = BpeTokenCounter()
     short, long = (milliseconds(counter, size, rounds) for size in _SPEED_BYTES)
-    loaded, used = await memory()
+    start_mb, used_mb = await memory()
     accuracy = estimates(counter, lengths, seeds)
     section = Section(
         "counting tokens (o200k_base)",
         ("kind", "estimate off by %, lowest", "highest", "ms per 100 KB, of 100 KB", "of 1 MB"),
         note=f"estimates of {', '.join(f'{length:,}' for length in lengths)} characters against the whole count; "
-        f"ms: processor time, text not seen before; memory {loaded} MB loaded, {used} MB after 9 MB of text",
+        f"ms: processor time, text not seen before; memory {start_mb} MB loaded, {used_mb} MB after 9 MB of text",
     )
     for kind, errors in accuracy.errors.items():
         lowest, highest = (round(100 * error, 2) for error in (min(errors), max(errors)))
@@ -115,7 +115,7 @@ async def measure(
         "estimate_worst_under": accuracy.worst_under,
         "estimate_within_20_percent": accuracy.within(0.2),
         "estimate_ms_100kb": max(*short.values(), *long.values()),
-        "estimate_memory_mb": used,
+        "estimate_memory_mb": used_mb,
     }
 
 

@@ -142,8 +142,8 @@ def detector(case: Case, signs: Signs) -> Detector:
     return Detector.UNDETECTED
 
 
-def where(noticed: Detector, case: Case) -> str:
-    match noticed:
+def where(detector: Detector, case: Case) -> str:
+    match detector:
         case Detector.SEAL | Detector.PREFETCH:
             return str(case.tier)
         case Detector.CANARY:
@@ -205,16 +205,16 @@ def sections(outcomes: Sequence[CaseOutcome]) -> list[Section]:
     )
     by_fault = {**_by_fault(outcomes), "all": _counted(outcomes)}
     table = Section("by fault", ("fault", *by_fault["all"]))
-    table.rows.extend((fault, *counted.values()) for fault, counted in by_fault.items())
+    table.rows.extend((fault, *counts.values()) for fault, counts in by_fault.items())
     return [every, table]
 
 
 def summary(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
-    counted = _counted(outcomes)
+    counts = _counted(outcomes)
     return {
-        "cases": counted.pop("cases"),
-        "wrong_served": counted.pop("wrong_served"),
-        "detected_at": counted,
+        "cases": counts.pop("cases"),
+        "wrong_served": counts.pop("wrong_served"),
+        "detected_at": counts,
         "by_fault": _by_fault(outcomes),
     }
 
@@ -227,9 +227,9 @@ def _by_fault(outcomes: Sequence[CaseOutcome]) -> dict[str, dict[str, int]]:
 
 
 def _counted(outcomes: Sequence[CaseOutcome]) -> dict[str, int]:
-    noticed = Counter(outcome.detector for outcome in outcomes)
+    outcomes_by_detector = Counter(outcome.detector for outcome in outcomes)
     return {
         "cases": len(outcomes),
         "wrong_served": sum(not outcome.right for outcome in outcomes),
-        **{detector.value: noticed[detector] for detector in Detector},
+        **{detector.value: outcomes_by_detector[detector] for detector in Detector},
     }

@@ -76,9 +76,9 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
 
         async with (
             LocalStack(plan, report=tell) as stack,
-            gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as served,
+            gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as endpoint,
         ):
-            outcomes = await climb(stack, served.url, cases, seed, report)
+            outcomes = await climb(stack, endpoint.url, cases, seed, report)
             context = {"cwm": __version__, "model": stack.model_name, "machine": platform.machine()}
     return Report(
         "faults",
@@ -209,7 +209,7 @@ class _Ladder:
                 return {}
 
     async def _thaw(self, window: _Frozen, *, changed: bool) -> tuple[Signs, str]:
-        refused = await self._refused()
+        refusals = await self._refused()
         thawed = await self.agent.tool("window_thaw", window_name=window.name)
         receipt = thawed["receipt"]
         signs = Signs(
@@ -219,7 +219,7 @@ class _Ladder:
             receipt["blocks_total"],
             receipt["tokens_restored"],
             receipt["tokens_recomputed"],
-            await self._refused() - refused,
+            await self._refused() - refusals,
             {tier: receipt["tokens_by_tier"].get(tier, 0) for tier in TIERS},
         )
         return signs, thawed["session_id"]

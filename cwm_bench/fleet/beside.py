@@ -175,10 +175,10 @@ async def _next(side: Side, prompt: Sequence[int]) -> tuple[StreamedAnswer, int,
     requests = 0
     async with asyncio.timeout(_PATIENCE_SECONDS):
         while True:
-            asked, requests = time.perf_counter(), requests + 1
+            start, requests = time.perf_counter(), requests + 1
             answer = await side.ask(prompt)
             if answer.is_whole:
-                return answer, requests, (asked - started) * 1000 + answer.first_ms
+                return answer, requests, (start - started) * 1000 + answer.first_ms
             await asyncio.sleep(_AGAIN_SECONDS)
 
 

@@ -58,7 +58,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
             (session, context, await fleet.turn(session, [*context, *question], ANSWER_TOKENS))
             for session, context in contexts.items()
         ]
-        left = await _sessions(fleet, engine.name)
+        session_count = await _sessions(fleet, engine.name)
     finally:
         await fleet.next_agent().tool("engine_drain", engine=engine.name, undo=True)
     after = []
@@ -66,18 +66,18 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
         salt = f"undisturbed-{uuid4().hex}"
         undisturbed = await fleet.alone(engine, [*context, *question], ANSWER_TOKENS, salt)
         after.append(TurnAfterDrain(len(context), answer, undisturbed))
-    return figures(after, drained, drain_ms, left)
+    return figures(after, drained, drain_ms, session_count)
 
 
 async def _sessions(fleet: Fleet, engine: str) -> int:
-    (listed,) = (await fleet.next_agent().tool("engine_list", engine=engine))["engines"]
-    return int(listed["sessions"])
+    (entry,) = (await fleet.next_agent().tool("engine_list", engine=engine))["engines"]
+    return int(entry["sessions"])
 
 
 def figures(
-    turns: Sequence[TurnAfterDrain], drained: dict[str, Any], drain_ms: float, left: int
+    turns: Sequence[TurnAfterDrain], drained: dict[str, Any], drain_ms: float, session_count: int
 ) -> tuple[Section, dict[str, Any]]:
-    """``left``: sessions on the engine after those turns."""
+    """``session_count``: sessions on the engine after those turns."""
     section = Section(
         f"drain: {len(turns)} sessions leave an engine",
         ("tokens", "turn cached", "computed", "first token ms", "answer"),
@@ -92,7 +92,7 @@ def figures(
             for turn in turns
         ],
         note=f"the turn after the drain, with a question of {QUESTION_TOKENS} tokens; the other engine's vLLM and LMCache were emptied before. The drain took {drain_ms:,.0f} ms, "
-        f"moved {drained['moved']} and left {len(drained['stayed'])}; after the turns the engine has {left} sessions",
+        f"moved {drained['moved']} and left {len(drained['stayed'])}; after the turns the engine has {session_count} sessions",
     )
     return section, {
         "drained": len(turns),

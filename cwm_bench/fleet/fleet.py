@@ -168,13 +168,15 @@ def named(session: str) -> dict[str, str]:
 async def fleet(settings: Settings, folder: Path, report: Callable[[str], None]) -> AsyncIterator[Fleet]:
     """Start engines and gateways; they store everything in ``folder``. Raises StackError."""
     plan = fleet_plan(settings, folder, report)
-    async with AsyncExitStack() as opened:
-        stack = await opened.enter_async_context(LocalStack(plan, report=report))
+    async with AsyncExitStack() as resources:
+        stack = await resources.enter_async_context(LocalStack(plan, report=report))
         variables = _variables(stack, folder)
         agents = []
         for number in range(1, _GATEWAYS + 1):
-            served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{number}.log"))
-            agents.append(await opened.enter_async_context(agent(served.url, stack.model_name)))
+            endpoint = await resources.enter_async_context(
+                gateway(variables, folder / f"gateway-{number}.log")
+            )
+            agents.append(await resources.enter_async_context(agent(endpoint.url, stack.model_name)))
         ready = Fleet(stack, agents, report)
         await ready.back()
         yield ready

@@ -78,8 +78,8 @@ def request(number: int) -> Request:
         case 1:
             return Request("chat with tools", CHAT, {**poem, **tools}, late)
         case 2:
-            asked = {"messages": _calls(f"notes-{number}.txt"), "max_tokens": _TOKENS, **tools}
-            return Request("tool call", CHAT, asked, 2 + number * 5 % 15)
+            body = {"messages": _calls(f"notes-{number}.txt"), "max_tokens": _TOKENS, **tools}
+            return Request("tool call", CHAT, body, 2 + number * 5 % 15)
         case _:
             prompt = {"prompt": f"A poem about {theme}:", "max_tokens": _TOKENS, "ignore_eos": True}
             return Request("completion", COMPLETIONS, prompt, late)
@@ -108,16 +108,16 @@ async def measure(fleet: Fleet, kills: int) -> tuple[Section, dict[str, Any]]:
     return figures(killed)
 
 
-async def _killed(fleet: Fleet, client: Agent, engine: StackEngine, asked: Request) -> Killed:
+async def _killed(fleet: Fleet, client: Agent, engine: StackEngine, request: Request) -> Killed:
     session = fleet.session()
-    body = {**asked.body, "model": client.model}
+    body = {**request.body, "model": client.model}
     alone = body | past_the_gateways(f"undisturbed-{uuid4().hex}")
-    undisturbed = (await stream(fleet.http, engine.vllm_url, asked.path, alone)).sound()
-    await stream(client.http, client.url, asked.path, body | {"max_tokens": 1}, named(session))
+    undisturbed = (await stream(fleet.http, engine.vllm_url, request.path, alone)).sound()
+    await stream(client.http, client.url, request.path, body | {"max_tokens": 1}, named(session))
     await fleet.place(session, engine)
     before = await fleet.events("answer_gone_on")
-    watch = _Watch(asked.kill_after)
-    streaming = asyncio.create_task(_streamed(client, asked.path, body, session, watch))
+    watch = _Watch(request.kill_after)
+    streaming = asyncio.create_task(_streamed(client, request.path, body, session, watch))
     try:
         await watch.reached.wait()
         await fleet.kill(engine)
@@ -125,7 +125,7 @@ async def _killed(fleet: Fleet, client: Agent, engine: StackEngine, asked: Reque
     finally:
         streaming.cancel()
     went_on = int(await fleet.events("answer_gone_on") - before)
-    return Killed(asked, engine.name, answer, undisturbed, asked.kill_after, went_on)
+    return Killed(request, engine.name, answer, undisturbed, request.kill_after, went_on)
 
 
 @dataclass(slots=True)

@@ -43,8 +43,8 @@ class MovedTurn:
         """Everything but the tail block."""
         whole = restorable_tokens(self.context_tokens, CHUNK)
         blocks = stored_chunks(self.context_tokens, CHUNK)
-        found = (self.receipt["blocks_found"], self.receipt["blocks_total"], self.receipt["tokens_restored"])
-        return self.receipt["token_count"] == self.context_tokens and found == (blocks, blocks, whole)
+        counts = (self.receipt["blocks_found"], self.receipt["blocks_total"], self.receipt["tokens_restored"])
+        return self.receipt["token_count"] == self.context_tokens and counts == (blocks, blocks, whole)
 
     @property
     def is_exact(self) -> bool:

@@ -49,20 +49,20 @@ References = Mapping[tuple[str, str], Reference]
 
 async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
     prompts = [f"Number {number}: the harbour of {number * 7} ships" for number in range(_PROMPTS)]
-    served = {engine.name: engine.model_name for engine in fleet.stack.engines}
+    model_by_engine = {engine.name: engine.model_name for engine in fleet.stack.engines}
     references = {
         (engine.model_name, prompt): await _reference(fleet, engine, prompt)
         for engine in (fleet.small_engines[0], fleet.stack.engines[-1])
         for prompt in prompts
     }
-    models = list(dict.fromkeys(served.values()))
+    models = list(dict.fromkeys(model_by_engine.values()))
     fleet.report(f"{REQUESTS:,} requests to {' and '.join(models)}, {_AT_ONCE} at once")
     places, before, started = asyncio.Semaphore(_AT_ONCE), await _counts(fleet), time.perf_counter()
     # A server closes a connection after some idle seconds, and a request at that moment fails.
     limits = httpx2.Limits(max_connections=_AT_ONCE, keepalive_expiry=2)
     async with httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False, limits=limits) as http:
         urls = [client.url for client in fleet.agents]
-        asked = await asyncio.gather(
+        requests = await asyncio.gather(
             *(
                 _ask(
                     http,
@@ -77,7 +77,7 @@ async def measure(fleet: Fleet) -> tuple[Section, dict[str, Any]]:
         )
     seconds, after = time.perf_counter() - started, await _counts(fleet)
     counts = {name: after[name] - before[name] for name in after}
-    return figures(asked, references, served, counts, seconds)
+    return figures(requests, references, model_by_engine, counts, seconds)
 
 
 async def _counts(fleet: Fleet) -> dict[str, int]:
@@ -124,42 +124,45 @@ def _body(model: str, prompt: str) -> dict[str, Any]:
 
 
 def figures(
-    asked: Sequence[Asked],
+    requests: Sequence[Asked],
     references: References,
-    served: Mapping[str, str],
+    model_by_engine: Mapping[str, str],
     counts: Mapping[str, int],
     seconds: float,
 ) -> tuple[Section, dict[str, Any]]:
-    """``served``: each engine's model; ``counts``: requests that each engine answered meanwhile."""
-    wanted = Counter(each.model for each in asked)
+    """``model_by_engine``: each engine's model; ``counts``: requests that each engine answered meanwhile."""
+    counts_by_model = Counter(each.model for each in requests)
     section = Section(
-        f"traffic: {len(asked):,} requests to two models on three engines, through two gateways",
+        f"traffic: {len(requests):,} requests to two models on three engines, through two gateways",
         ("engine", "its model", "requests it answered", "requests for this model"),
-        [(engine, model, counts[engine], wanted[model]) for engine, model in served.items()],
+        [
+            (engine, model, counts[engine], counts_by_model[model])
+            for engine, model in model_by_engine.items()
+        ],
         note=f"{_AT_ONCE} at once, {seconds:.0f} s; every third in a session of its own. An answer is of the wrong model if it names another, or if the engine that gave it read the "
         "prompt with another vocabulary than the model's own engine does; so is each request that an engine counted beyond those for its model",
     )
     return section, {
-        "requests": len(asked),
-        "wrong_model": wrong(asked, references, served, counts),
-        "answers_as_alone": sum(each.ids == references[each.model, each.prompt].ids for each in asked),
+        "requests": len(requests),
+        "wrong_model": wrong(requests, references, model_by_engine, counts),
+        "answers_as_alone": sum(each.ids == references[each.model, each.prompt].ids for each in requests),
         "requests_by_engine": dict(counts),
-        "requests_a_second": round(len(asked) / seconds, 1),
+        "requests_a_second": round(len(requests) / seconds, 1),
     }
 
 
 def wrong(
-    asked: Sequence[Asked],
+    requests: Sequence[Asked],
     references: References,
-    served: Mapping[str, str],
+    model_by_engine: Mapping[str, str],
     counts: Mapping[str, int],
 ) -> int:
     """Answers of a wrong model, by what they say or by the engines' own counters, whichever are more."""
-    said = sum(
+    wrong_count = sum(
         each.said_model != each.model or each.prompt_ids != references[each.model, each.prompt].prompt_ids
-        for each in asked
+        for each in requests
     )
-    wanted, answered = Counter(each.model for each in asked), Counter[str]()
-    for engine, model in served.items():
-        answered[model] += counts[engine]
-    return max(said, *(abs(answered[model] - wanted[model]) for model in answered))
+    expected_counts, actual_counts = Counter(each.model for each in requests), Counter[str]()
+    for engine, model in model_by_engine.items():
+        actual_counts[model] += counts[engine]
+    return max(wrong_count, *(abs(actual_counts[model] - expected_counts[model]) for model in actual_counts))

@@ -73,7 +73,7 @@ def filled(kilobytes: int, make: Callable[[int], Any]) -> list[Any]:
 
 def _issue(rng: random.Random, prose: str, number: int) -> dict[str, Any]:
     api = f"https://api.example.org/repos/acme/widgets/issues/{9000 - number}"
-    opened = _BEGAN - timedelta(minutes=number * 311)
+    start = _BEGAN - timedelta(minutes=number * 311)
     login = rng.choice(_LOGINS)
     return {
         "url": api,
@@ -98,8 +98,8 @@ def _issue(rng: random.Random, prose: str, number: int) -> dict[str, Any]:
         "locked": False,
         "assignee": None,
         "comments": rng.randrange(30),
-        "created_at": opened.isoformat(),
-        "updated_at": (opened + timedelta(days=rng.randrange(40))).isoformat(),
+        "created_at": start.isoformat(),
+        "updated_at": (start + timedelta(days=rng.randrange(40))).isoformat(),
         "closed_at": None,
         "author_association": "NONE",
         "body": _excerpt(rng, prose, rng.randrange(200, _EXCERPT)),

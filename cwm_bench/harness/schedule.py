@@ -52,9 +52,9 @@ class Schedule(Generic[PartT]):
         return f"about {duration(sum(self.estimates.values()))}"
 
 
-def in_order(parts: type[PartT], chosen: Sequence[PartT]) -> list[PartT]:
-    """``chosen`` once each and in the order of ``parts``; all of them if none is chosen."""
-    return [part for part in parts if part in chosen or not chosen]
+def in_order(parts: type[PartT], choice: Sequence[PartT]) -> list[PartT]:
+    """``choice`` once each and in the order of ``parts``; all of them if none is chosen."""
+    return [part for part in parts if part in choice or not choice]
 
 
 def duration(seconds: float) -> str:

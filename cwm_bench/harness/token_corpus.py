@@ -43,11 +43,11 @@ _PATHS: Final = ("/api/v1/orders", "/healthz", "/static/app.js", "/login", "/api
 def text(kind: str, chars: int, seed: int = 0) -> str:
     """``chars`` characters of the ``kind``, a key of ``KINDS``."""
     parts: list[str] = []
-    missing = chars
+    remainder = chars
     for part in KINDS[kind](random.Random(f"{kind} {seed}")):  # noqa: S311 - repeatable, not secret
         parts.append(part)
-        missing -= len(part)
-        if missing <= 0:
+        remainder -= len(part)
+        if remainder <= 0:
             break
     return "".join(parts)[:chars]
 

@@ -30,7 +30,7 @@ def installed(folder: Path) -> Path:
 
 def _run(line: Sequence[str]) -> None:
     try:
-        done = subprocess.run(  # noqa: S603 - this Python and its pip, with what is pinned here
+        process = subprocess.run(  # noqa: S603 - this Python and its pip, with what is pinned here
             line,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -40,8 +40,8 @@ def _run(line: Sequence[str]) -> None:
         )
     except subprocess.TimeoutExpired:
         raise StackError(f"{PACKAGE} was not installed in {_INSTALL_SECONDS} s.") from None
-    if done.returncode != 0:
-        reason = " ".join((done.stderr or done.stdout).split())[-_LONGEST_REASON:]
+    if process.returncode != 0:
+        reason = " ".join((process.stderr or process.stdout).split())[-_LONGEST_REASON:]
         raise StackError(f"{PACKAGE} could not be installed: {reason}")
 
 

@@ -67,10 +67,10 @@ async def _on_engine(
     plan = own_plan(settings, folder, schedule.progress)
     async with (
         LocalStack(plan, report=schedule.progress) as stack,
-        gateway({**engine_variables(stack, folder), **_LOADING}, folder / "gateway.log") as served,
-        agent(served.url, stack.model_name) as client,
+        gateway({**engine_variables(stack, folder), **_LOADING}, folder / "gateway.log") as endpoint,
+        agent(endpoint.url, stack.model_name) as client,
     ):
-        started_mb = served.rss_mb()
+        started_mb = endpoint.rss_mb()
         corpus = await read_corpus(stack, max(SIZES) + 64)
         schedule.report.context["model"] = stack.model_name
         schedule.progress("measuring the speed of the engine")
@@ -83,13 +83,13 @@ async def _on_engine(
             Part.PASS_THROUGH: partial(
                 pass_through.compare,
                 stack.vllm_url,
-                served.url,
+                endpoint.url,
                 stack.model_name,
                 repetitions,
                 schedule.progress,
             ),
             Part.FIRST_BYTE: partial(_first_byte, stack, folder, repetitions, schedule.progress),
-            Part.MEMORY: partial(_memory, served, client, started_mb),
+            Part.MEMORY: partial(_memory, endpoint, client, started_mb),
         }.items():
             await schedule.measure(part, work)
 
@@ -100,15 +100,15 @@ async def _first_byte(
     with tempfile.TemporaryDirectory(dir=folder) as name:
         async with first_byte.relay(stack.vllm_url) as relay:
             variables = {**engine_variables(stack, Path(name)), **_LOADING, "CWM_VLLM_URL": relay.url}
-            async with gateway(variables, folder / "first_byte.log") as served:
-                return await first_byte.measure(relay, served.url, stack.model_name, repetitions, progress)
+            async with gateway(variables, folder / "first_byte.log") as endpoint:
+                return await first_byte.measure(relay, endpoint.url, stack.model_name, repetitions, progress)
 
 
-async def _memory(served: Gateway, client: Agent, started_mb: float) -> tuple[Section, dict[str, Any]]:
-    before = served.rss_mb()
+async def _memory(endpoint: Gateway, client: Agent, started_mb: float) -> tuple[Section, dict[str, Any]]:
+    before = endpoint.rss_mb()
     for _ in range(_IDLE_SESSIONS):
         await client.tool("session_create")
-    after = served.rss_mb()
+    after = endpoint.rss_mb()
     section = Section("memory of the gateway process", ("figure", "value"))
     section.rows += [
         ("at start, MB", started_mb),
@@ -129,8 +129,8 @@ async def _start(folder: Path) -> float:
     """Seconds until a gateway with a new registry answers, on a machine that does nothing else."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         variables = {"CWM_DB_PATH": f"{name}/cwm.db", "CWM_SECRET_FILE": f"{name}/secret"}
-        async with gateway(variables, folder / "start.log") as served:
-            return served.start_seconds
+        async with gateway(variables, folder / "start.log") as endpoint:
+            return endpoint.start_seconds
 
 
 async def _lists(folder: Path, home: Path) -> tuple[Section, dict[str, Any]]:

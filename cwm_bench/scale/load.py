@@ -232,7 +232,7 @@ class _Arguments:
             number for number in sessions if (tenant_of(number), owner_of(number)) == (TENANT, ASKER)
         ]
         self._clones: list[str] = []
-        self._made = 0
+        self._clone_count = 0
 
     def call(self, kind: str) -> tuple[str, dict[str, Any]]:
         match kind.partition(", ")[0]:
@@ -243,8 +243,8 @@ class _Arguments:
             case "window_delete" if len(self._clones) > _FEWEST_CLONES:
                 return kind, {"window_name": self._clones.pop(0)}
             case "window_clone" | "window_delete":
-                self._made += 1
-                self._clones.append(f"load-clone-{self._made}")
+                self._clone_count += 1
+                self._clones.append(f"load-clone-{self._clone_count}")
                 return "window_clone", {"source_window": self._window(), "target_window": self._clones[-1]}
             case _:
                 return kind, self._others(kind)
@@ -265,7 +265,7 @@ class _Arguments:
             "window_status": {"window_name": self._window()},
             "session_list": self.chance.choice(({}, {"state_filter": "active"})),
             "context_get": {"key": key},
-            "context_set": {"key": key, "value": {"number": self._made}},
+            "context_set": {"key": key, "value": {"number": self._clone_count}},
             "context_list": {"limit": 20},
             "result_read": {"handle": self._handle, "page": 2},
             "get_metrics_data": {"format": "prometheus"},

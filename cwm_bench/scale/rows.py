@@ -163,8 +163,8 @@ def _turns(session: Session, number: int, count: int) -> Iterator[dict[str, Any]
             continues=parent is not None,
             main=True,
         )
-        said = [each.digest for each, _ in _said(count)[2 * turn_number - 2 : 2 * turn_number]]
-        yield turn_values(turn) | {"head": head_of(every), "packed": packed, "messages": said}
+        digests = [each.digest for each, _ in _said(count)[2 * turn_number - 2 : 2 * turn_number]]
+        yield turn_values(turn) | {"head": head_of(every), "packed": packed, "messages": digests}
         parent, parent_at = turn.id, total
 
 

@@ -39,10 +39,10 @@ async def chat(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
     started = time.perf_counter()
     async with agent.http.stream(
-        "POST", f"{agent.url}/v1/chat/completions", json=body, headers=named
+        "POST", f"{agent.url}/v1/chat/completions", json=body, headers=http_headers
     ) as response:
         response.raise_for_status()
         answer = ChatAnswer(response.headers["CWM-Turn"])

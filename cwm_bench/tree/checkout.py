@@ -88,8 +88,8 @@ async def measure(stack: Stack, folder: Path, report: Callable[[str], None]) -> 
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
-        gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as served,
-        agent(served.url, stack.model_name) as client,
+        gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as endpoint,
+        agent(endpoint.url, stack.model_name) as client,
         Redis.from_url(stack.redis_url) as redis,
     ):
         return await _Tree(stack, client, kv_tier, redis, folder / "cwm.db").measured(report)

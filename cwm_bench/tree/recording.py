@@ -71,23 +71,23 @@ async def measure(folder: Path, report: Callable[[str], None]) -> list[Figure]:
     """Measure each size in a session of its own; ``folder`` gets the gateway's registry."""
     figures = []
     async with (
-        _servers(folder) as served,
+        _servers(folder) as endpoint,
         httpx2.AsyncClient(trust_env=False, timeout=_TIMEOUT_SECONDS) as http,
     ):
         for size in SIZES:
             report(f"recording {size.tokens:,} tokens{', streamed' if size.stream else ''}")
             times = RecordingTimes()
             for _ in range(_CONVERSATIONS):
-                await _Turns(http, served, size).measure(times)
+                await _Turns(http, endpoint, size).measure(times)
             figures += figures_of(size, times)
     return figures
 
 
 def figures_of(size: Size, times: RecordingTimes) -> list[Figure]:
     name = f"{size.tokens:,} tokens, {'streamed' if size.stream else 'whole'}"
-    bare, (added, cpu) = median([ms for ms, _ in times.bare]), times.added()
+    bare, (added_ms, cpu) = median([ms for ms, _ in times.bare]), times.added()
     return [
-        Figure(size.key, f"recording adds at {name}", added, "ms", goal=under(_GOALS_MS[size.tokens])),
+        Figure(size.key, f"recording adds at {name}", added_ms, "ms", goal=under(_GOALS_MS[size.tokens])),
         Figure(f"{size.key}_cpu", f"of it processor time of the gateway at {name}", cpu, "ms"),
         Figure(f"{size.key}_of", f"the exchange without it at {name}", bare, "ms"),
     ]
@@ -107,8 +107,8 @@ async def _servers(folder: Path) -> AsyncIterator[Gateway]:
             "CWM_DB_PATH": str(folder / "recording.db"),
             "CWM_SECRET_FILE": str(folder / "secret"),
         }
-        async with gateway(variables, folder / "recording.log") as served:
-            yield served
+        async with gateway(variables, folder / "recording.log") as endpoint:
+            yield endpoint
 
 
 @dataclass(slots=True)

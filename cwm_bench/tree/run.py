@@ -34,7 +34,7 @@ async def run(
             report.summary |= checkout.summary(figures)
             sound = plan.dtype != "float32" or all(each.exact for each in figures.checkouts)
         if TreePart.RECORDING in parts:
-            recorded = await recording.measure(folder, progress)
-            report.sections.append(goals.section("recording a turn", recorded, recording.NOTE))
-            report.summary |= goals.summary(recorded)
+            times = await recording.measure(folder, progress)
+            report.sections.append(goals.section("recording a turn", times, recording.NOTE))
+            report.summary |= goals.summary(times)
     return report, sound

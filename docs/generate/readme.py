@@ -90,8 +90,10 @@ def commands() -> str:
     from cwm.cli.root import app
 
     group = typer.main.get_command(app)
-    listed = getattr(group, "commands", {})
-    rows = (f"| `cwm {name}` | {_first_sentence(command.help or '')} |\n" for name, command in listed.items())
+    commands = getattr(group, "commands", {})
+    rows = (
+        f"| `cwm {name}` | {_first_sentence(command.help or '')} |\n" for name, command in commands.items()
+    )
     return "| command | |\n| --- | --- |\n" + "".join(rows)
 
 

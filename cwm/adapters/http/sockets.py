@@ -72,7 +72,7 @@ class _Wire(asyncio.Protocol):
         self.fault: Exception | None = None
         self.transport: asyncio.Transport
         self._reading = True
-        self._awaited: asyncio.Future[None] | None = None
+        self._arrival: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -105,8 +105,8 @@ class _Wire(asyncio.Protocol):
     async def something(self) -> None:
         """Wait until there are bytes to read, or the connection has ended."""
         if not self.unread and not self.ended:
-            self._awaited = asyncio.get_running_loop().create_future()
-            await self._awaited
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
 
     def take(self, most: int) -> bytes:
         data = bytes(self.unread[:most])
@@ -124,9 +124,9 @@ class _Wire(asyncio.Protocol):
         return self._writable.is_set()
 
     def _wake(self) -> None:
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(None)
-        self._awaited = None
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+        self._arrival = None
 
 
 class _Connection(httpcore2.AsyncNetworkStream):

@@ -60,7 +60,7 @@ class LmcacheTier:
         self._coordinator = settings.coordinator_url
         self._instance: str | None = None
         self._neighbours = Neighbours(self._servers)
-        self._told: list[KvTierFacts] = []
+        self._newest_facts: list[KvTierFacts] = []
         """The last facts of any server. Copies of this object share them: chunks and hashes are alike everywhere."""
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(_CALL_TIMEOUT_SECONDS, connect=settings.connect_timeout_seconds),
@@ -73,7 +73,7 @@ class LmcacheTier:
 
     @property
     def _last_facts(self) -> KvTierFacts | None:
-        return self._told[-1] if self._told else None
+        return self._newest_facts[-1] if self._newest_facts else None
 
     async def facts(self) -> KvTierFacts | None:
         if not self._present:
@@ -107,7 +107,7 @@ class LmcacheTier:
             bare_adapters=tuple(a["type"] for a in below if not a.get("serde_wrapped")),
             keyrings=tuple(tuple(a[_KEYS]) for a in below if _KEYS in a),
         )
-        self._told[:] = [facts]
+        self._newest_facts[:] = [facts]
         return facts
 
     def configure(self, servers: Mapping[str, str]) -> None:
@@ -371,13 +371,13 @@ class LmcacheTier:
 def _prefetched(answer: Mapping[str, Any], chunks: int) -> Prefetched:
     """Convert LMCache's key counts to chunks: each chunk has one key per rank of the engine.
 
-    ``loaded`` is None if LMCache reports none, or names an adapter whose tier CWM does not know.
+    ``chunks_by_tier`` is None if LMCache reports none, or names an adapter whose tier CWM does not know.
     """
     keys = int(answer["total_keys"]) // chunks
-    loaded = None
+    chunks_by_tier = None
     if _LOADED in answer and all(name in TIER_OF_ADAPTER for name in answer[_LOADED]):
-        loaded = {TIER_OF_ADAPTER[name]: int(n) // keys for name, n in answer[_LOADED].items() if n}
-    return Prefetched(int(answer["found_keys"]) // keys, chunks, loaded)
+        chunks_by_tier = {TIER_OF_ADAPTER[name]: int(n) // keys for name, n in answer[_LOADED].items() if n}
+    return Prefetched(int(answer["found_keys"]) // keys, chunks, chunks_by_tier)
 
 
 def _json(response: httpx2.Response) -> Any:

@@ -37,9 +37,11 @@ class Neighbours:
 
     async def learn(self, instances: Sequence[Mapping[str, Any]]) -> None:
         """Take the coordinator's list of ``instances``."""
-        found = await asyncio.gather(*(_instances_at(url, instances) for url in self._servers.values()))
+        instance_ids = await asyncio.gather(
+            *(_instances_at(url, instances) for url in self._servers.values())
+        )
         engines: defaultdict[str, set[str]] = defaultdict(set)
-        for name, ids in zip(self._servers, found, strict=True):
+        for name, ids in zip(self._servers, instance_ids, strict=True):
             for instance in ids:
                 engines[instance].add(name)
         self._engines = {instance: frozenset(names) for instance, names in engines.items()}

@@ -163,13 +163,13 @@ class PrometheusMeter(RequestMetrics):
         for series, tokens in zip(self._result_parts, (had, delivered, read_later), strict=True):
             if tokens:
                 series.inc(tokens)
-        if saved := had - delivered - read_later:
-            self._saved.inc(saved)
+        if saved_tokens := had - delivered - read_later:
+            self._saved.inc(saved_tokens)
 
-    def drift(self, counted: int, served: int) -> None:
-        self._drift.observe(served / counted)
-        self._sampled.labels("counted").inc(counted)
-        self._sampled.labels("served").inc(served)
+    def drift(self, own_count: int, model_count: int) -> None:
+        self._drift.observe(model_count / own_count)
+        self._sampled.labels("counted").inc(own_count)
+        self._sampled.labels("served").inc(model_count)
 
     def event(self, name: str) -> None:
         self._events.labels(self._event_names.bounded(name)).inc()

@@ -63,7 +63,7 @@ class SdkConnector:
             await pool.aclose()
         await self._exchanger.aclose()
 
-    def _over_http(self, spec: UpstreamSpec, resume: str | None, heard: Heard | None) -> SdkSession:
+    def _over_http(self, spec: UpstreamSpec, resume: str | None, listener: Heard | None) -> SdkSession:
         pool = self._pools.get(spec.url)
         if pool is None:
             encrypted = spec.url.startswith("https:")
@@ -71,16 +71,16 @@ class SdkConnector:
             self._pools[spec.url] = pool
 
         def report_changes() -> None:
-            if heard is not None:
+            if listener is not None:
                 for part in OfferKind:
-                    heard(part)
+                    listener(part)
 
         session_id = None if resume is None else json.loads(resume)["id"]
         http = SessionHttp(pool, session_id, report_changes, self._tracer.carrier, spec.bounds.message_bytes)
         return SdkSession(
             _streams(spec, http),
             spec,
-            heard,
+            listener,
             self._sessions.discard,
             http=http,
             exchanger=self._exchanger,

@@ -46,7 +46,7 @@ class Listening:
     def __init__(self, on_change: Heard) -> None:
         self._on_change = on_change
         self._renewal = asyncio.Event()
-        self._accepted: frozenset[str] = frozenset()
+        self._accepted_uris: frozenset[str] = frozenset()
         self._previous_stream = AsyncExitStack()
         self.watched: set[str] = set()
         self.active = False
@@ -80,7 +80,7 @@ class Listening:
                         return
                     # An unknown URI must not end the other subscriptions, so retry without the new URIs; if none is
                     # new, retry without any, so that at least changes of lists are reported.
-                    rejected_uris |= (uris - self._accepted) or uris
+                    rejected_uris |= (uris - self._accepted_uris) or uris
                     continue
             except (SubscriptionLost, TimeoutError):
                 pass
@@ -101,7 +101,7 @@ class Listening:
         )
         async with AsyncExitStack() as stack:
             stream = await stack.enter_async_context(subscription)
-            self._accepted = frozenset(uris)
+            self._accepted_uris = frozenset(uris)
             reading = asyncio.create_task(self._report_all(stream))
             renewal = asyncio.create_task(self._renewal.wait())
             stack.push_async_callback(cancel_and_wait, reading, renewal)

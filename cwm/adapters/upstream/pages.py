@@ -78,24 +78,24 @@ def _read(kind: OfferKind, version: str, item: Any) -> tuple[Definition | None, 
             return None, f"left out: it {fault}"
     except PydanticSerializationError:
         return None, "left out: it is nested too deep"
-    mended, without = dict(item), list[str]()
+    definition, without = dict(item), list[str]()
     if kind is OfferKind.TOOLS:
-        mended["inputSchema"] = _input_schema(item.get("inputSchema"))
-        if mended.get("outputSchema") == {}:
-            del mended["outputSchema"]
+        definition["inputSchema"] = _input_schema(item.get("inputSchema"))
+        if definition.get("outputSchema") == {}:
+            del definition["outputSchema"]
     for _ in range(_MOST_REPAIRS):
-        wrong = _wrong(kind, version, mended)
-        if isinstance(wrong, dict):
-            return wrong, f"without {', '.join(without)}" if without else None
-        place, *rest = (str(part) for part in wrong)
+        outcome = _wrong(kind, version, definition)
+        if isinstance(outcome, dict):
+            return outcome, f"without {', '.join(without)}" if without else None
+        place, *rest = (str(part) for part in outcome)
         if place in {"name", NAMES.get(kind), "inputSchema"}:
             return None, f"left out: its {place} is not valid"
-        if place == "annotations" and rest and isinstance(mended["annotations"], dict):
+        if place == "annotations" and rest and isinstance(definition["annotations"], dict):
             without.append(f"annotations.{rest[0]}")
-            mended["annotations"] = {k: v for k, v in mended["annotations"].items() if k != rest[0]}
+            definition["annotations"] = {k: v for k, v in definition["annotations"].items() if k != rest[0]}
         else:
             without.append(place)
-            mended.pop(place, None)
+            definition.pop(place, None)
     return None, "left out: it is not valid"
 
 
@@ -118,9 +118,9 @@ def _input_schema(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     # Some languages cannot tell an empty object from an empty list.
-    mended = {
+    fields = {
         k: v for k, v in schema.items() if not (k in {"properties", "required"} and (v is None or v == []))
     }
-    if "properties" in mended and not isinstance(mended["properties"], dict):
+    if "properties" in fields and not isinstance(fields["properties"], dict):
         return None
-    return {"type": "object", **mended}
+    return {"type": "object", **fields}

@@ -144,25 +144,25 @@ class SdkSession:
         part = OfferKind.RESOURCES if kind is OfferKind.TEMPLATES else kind
         if part.value not in self.capabilities:
             return Listing()
-        listed, cursors, empty_pages = _Listed(kind, self._spec.bounds), set[str](), 0
+        collection, cursors, empty_pages = _Listed(kind, self._spec.bounds), set[str](), 0
         cursor: str | None = None
         while True:
             try:
                 page = await self._page(kind, cursor)
             except UpstreamOversizeError:
-                return listed.listing(listed.cut_by("message_bytes", self._spec.bounds.message_bytes))
+                return collection.listing(collection.cut_by("message_bytes", self._spec.bounds.message_bytes))
             except (UpstreamRefusedError, UpstreamRejectedError) as error:
                 if cursor is not None:
-                    return listed.listing(f"its {kind} are listed in part: {error}")
+                    return collection.listing(f"its {kind} are listed in part: {error}")
                 if isinstance(error, UpstreamRefusedError) and has_no_method(error):
                     return Listing()
                 raise
-            missing = listed.add(page)
+            omission = collection.add(page)
             empty_pages += not page.definitions
-            if missing is None and (page.cursor in cursors or empty_pages == _MOST_EMPTY_PAGES):
-                missing = f"its list of {kind} does not end"
-            if missing is not None or page.cursor is None:
-                return listed.listing(missing)
+            if omission is None and (page.cursor in cursors or empty_pages == _MOST_EMPTY_PAGES):
+                omission = f"its list of {kind} does not end"
+            if omission is not None or page.cursor is None:
+                return collection.listing(omission)
             cursor = page.cursor
             cursors.add(cursor)
 
@@ -363,11 +363,11 @@ class _Listed:
         return None
 
     def cut_by(self, bound: str, most: int) -> str:
-        listed = f"only the first {len(self._definitions)}" if self._definitions else "none"
-        return f"{listed} of its {self._kind} are listed: there is more than its {bound}, {most}"
+        extent = f"only the first {len(self._definitions)}" if self._definitions else "none"
+        return f"{extent} of its {self._kind} are listed: there is more than its {bound}, {most}"
 
-    def listing(self, missing: str | None = None) -> Listing:
-        reasons = [] if missing is None else [missing]
+    def listing(self, omission: str | None = None) -> Listing:
+        reasons = [] if omission is None else [omission]
         if self._odd:
             more = f" and {len(self._odd) - _MOST_NAMES} more" if len(self._odd) > _MOST_NAMES else ""
             reasons.append(f"odd among its {self._kind}: {', '.join(self._odd[:_MOST_NAMES])}{more}")
@@ -377,10 +377,10 @@ class _Listed:
 def _absorb(client: ClientSession, page: Page, *, whole: bool) -> None:
     """Have the SDK record which arguments a tool wants as headers; a tool that it rejects for them is left out."""
     tools = types.ListToolsResult.model_validate({"tools": page.definitions})
-    accepted = {
+    valid_names = {
         tool.name
         for tool in client._absorb_tool_listing(tools, complete=whole).tools  # noqa: SLF001
     }
-    rejected = [each for each in page.definitions if each["name"] not in accepted]
+    rejected = [each for each in page.definitions if each["name"] not in valid_names]
     page.odd += [f"{shown(each['name'])} (left out: its x-mcp-header is not valid)" for each in rejected]
-    page.definitions = [each for each in page.definitions if each["name"] in accepted]
+    page.definitions = [each for each in page.definitions if each["name"] in valid_names]

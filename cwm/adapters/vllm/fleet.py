@@ -62,14 +62,14 @@ class VllmFleet:
     async def models(self) -> list[ServedModel]:
         """The models of all engines that answer, each once. CWM-5001/5002/6001 of the first if none does."""
         by_engine = await self._of_all(lambda engine: engine.models())
-        served: dict[str, ServedModel] = {}
+        model_by_name: dict[str, ServedModel] = {}
         serving: dict[str, list[str]] = {}
         for name, models in by_engine.items():
             for model in models:
-                served.setdefault(model.id, model)
+                model_by_name.setdefault(model.id, model)
                 serving.setdefault(model.id, []).append(name)
         self._serving = serving
-        return list(served.values())
+        return list(model_by_name.values())
 
     async def version(self) -> str:
         return await self._first.version()
@@ -204,15 +204,15 @@ class VllmFleet:
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, CwmError):
                 raise answer
-        answered = {
+        answer_by_engine = {
             name: answer
             for name, answer in zip(names, answers, strict=True)
             if not isinstance(answer, BaseException)
         }
-        if not answered:
+        if not answer_by_engine:
             assert isinstance(answers[0], CwmError)
             raise answers[0]
-        return answered
+        return answer_by_engine
 
 
 async def _in_time(answer: Awaitable[T], engine: str, *, alone: bool) -> T:

@@ -37,13 +37,13 @@ class Router:
 
     def onward(self, headers: RawHeaders, session: SessionName | None) -> list[tuple[bytes, bytes]]:
         """The headers of a request of ``session``, which no client chooses."""
-        kept = [(name, value) for name, value in headers if name.lower() not in _OWN]
+        onward_headers = [(name, value) for name, value in headers if name.lower() not in _OWN]
         if session is None:
-            return kept
-        kept += [(name, session[1].encode()) for name in _SESSION_NAMES]
+            return onward_headers
+        onward_headers += [(name, session[1].encode()) for name in _SESSION_NAMES]
         if (token := self._tokens.get(session)) is not None:
-            kept.append((_TOKEN, token))
-        return kept
+            onward_headers.append((_TOKEN, token))
+        return onward_headers
 
     def answered(self, headers: RawHeaders, session: SessionName | None, span: Span) -> None:
         """Take the token and the decision out of an answer's headers."""

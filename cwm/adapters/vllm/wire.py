@@ -68,8 +68,8 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
 
 def transfer_params(weights: str, prompt: TokenIds | None = None) -> dict[str, Any]:
     """``kv_transfer_params`` of a turn: use stored KV only of these weights, and compute these ids instead of the messages."""
-    expected = {_WEIGHTS: weights} if weights else {}
-    return expected if prompt is None else {**expected, "prompt_token_ids": list(prompt)}
+    params = {_WEIGHTS: weights} if weights else {}
+    return params if prompt is None else {**params, "prompt_token_ids": list(prompt)}
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:
@@ -109,22 +109,22 @@ def delta(event: Mapping[str, Any]) -> Delta:
 
 def models(answer: Mapping[str, Any]) -> list[ServedModel]:
     """VLLM lists an adapter without a length, and names the model that it changes, by default the first."""
-    listed = {m["id"]: m for m in answer["data"]}
+    entries = {m["id"]: m for m in answer["data"]}
     bases = [m for m in answer["data"] if not m.get("parent")]
     return [
-        _adapter(m, listed.get(m["parent"]) or bases[0]) if m.get("parent") and bases else _model(m)
+        _adapter(m, entries.get(m["parent"]) or bases[0]) if m.get("parent") and bases else _model(m)
         for m in answer["data"]
     ]
 
 
-def _model(listed: Mapping[str, Any]) -> ServedModel:
-    return ServedModel(listed["id"], listed.get("root") or listed["id"], listed["max_model_len"])
+def _model(entry: Mapping[str, Any]) -> ServedModel:
+    return ServedModel(entry["id"], entry.get("root") or entry["id"], entry["max_model_len"])
 
 
-def _adapter(listed: Mapping[str, Any], base: Mapping[str, Any]) -> ServedModel:
-    length = listed.get("max_model_len") or base["max_model_len"]
+def _adapter(entry: Mapping[str, Any], base: Mapping[str, Any]) -> ServedModel:
+    length = entry.get("max_model_len") or base["max_model_len"]
     root = base.get("root") or base["id"]
-    return ServedModel(listed["id"], root, length, listed.get("root") or listed["id"])
+    return ServedModel(entry["id"], root, length, entry.get("root") or entry["id"])
 
 
 def token_ids(answer: Mapping[str, Any]) -> TokenIds:

@@ -107,8 +107,8 @@ def verify(
         known_tenants = {*await trail.tenants(), *(point.tenant for point in checkpoints)}
         if tenant is not None and tenant not in known_tenants:
             fail("CWM-1003", f"There are no records of tenant {tenant}.")
-        chosen = sorted(known_tenants) if tenant is None else [tenant]
-        return [await look(each, checkpoints) for each in chosen]
+        tenants = sorted(known_tenants) if tenant is None else [tenant]
+        return [await look(each, checkpoints) for each in tenants]
 
     verdicts = _on_trail(work, older)
     whole = all(verdict.whole for verdict in verdicts)
@@ -132,8 +132,8 @@ def sign(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
         from cwm.wiring.audit import opened_signing
 
         async with opened_signing(settings) as (sign_carried, trail):
-            chosen = await trail.tenants() if tenant is None else [tenant]
-            return [await sign_carried(each) for each in chosen]
+            tenants = await trail.tenants() if tenant is None else [tenant]
+            return [await sign_carried(each) for each in tenants]
 
     settings = load_settings(upstreams=False)
     results = [(signing.value, verdict) for signing, verdict in run_to_end(work)]
@@ -163,8 +163,8 @@ def list_(
     criteria = AuditFilter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> list[dict[str, Any]]:
-        chosen = await trail.tenants() if tenant is None else [tenant]
-        records = [record for each in chosen for record in await trail.newest(each, limit, criteria)]
+        tenants = await trail.tenants() if tenant is None else [tenant]
+        records = [record for each in tenants for record in await trail.newest(each, limit, criteria)]
         return [document_of(record) for record in records]
 
     documents = _on_trail(work)
@@ -253,10 +253,10 @@ async def _opened(
 def _checkpoint(text: str) -> Checkpoint:
     from cwm.domain.audit_chain import Checkpoint, Place
 
-    matched = _CHECKPOINT.fullmatch(text)
-    if matched is None:
+    match = _CHECKPOINT.fullmatch(text)
+    if match is None:
         fail("CWM-1003", "A checkpoint is TENANT:NUMBER:DIGEST.", USAGE)
-    tenant, number, digest = matched.groups()
+    tenant, number, digest = match.groups()
     return Checkpoint(tenant, Place(int(number), digest.lower()), datetime.now(UTC))
 
 
@@ -264,10 +264,10 @@ def _tell(verdicts: Sequence[Verdict]) -> None:
     if not verdicts:
         print("There are no audit records.")
     for verdict in verdicts:
-        carried = f", {verdict.carried} older than the chain" if verdict.carried else ""
+        remark = f", {verdict.carried} older than the chain" if verdict.carried else ""
         pruned = f", the first {verdict.pruned} were pruned" if verdict.pruned else ""
         state = "whole" if verdict.whole else "DAMAGED"
-        print(f"{verdict.tenant}: {state}, {verdict.records} records{carried}{pruned}.")
+        print(f"{verdict.tenant}: {state}, {verdict.records} records{remark}{pruned}.")
         for finding in verdict.findings:
             print(f"  {finding_of(finding)}")
         if verdict.more_findings:

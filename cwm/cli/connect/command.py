@@ -47,8 +47,8 @@ def connect(
     if client is None:
         _print_clients(as_json=as_json)
         return
-    chosen = next((each for each in CLIENTS if each.name == client), None)
-    if chosen is None:
+    agent_client = next((each for each in CLIENTS if each.name == client), None)
+    if agent_client is None:
         names = ", ".join(each.name for each in CLIENTS)
         fail("CWM-1003", f"'{client}' is no client that CWM knows: {names}.", USAGE)
     if write and client not in files.WRITABLE:
@@ -56,13 +56,18 @@ def connect(
     address, credential = base_url(url), own_credential()
     access = Access(address, model or _first_model(address, credential), keyed=credential is not None)
     if not as_json:
-        _print_parts(chosen, access)
+        _print_parts(agent_client, access)
     if write:
-        _write(chosen, access, yes=yes)
-    results = run_to_end(lambda interrupts: _check(chosen, access, credential, interrupts))
+        _write(agent_client, access, yes=yes)
+    results = run_to_end(lambda interrupts: _check(agent_client, access, credential, interrupts))
     if as_json:
         print_json(
-            {"client": client, "model": access.model, "parts": _parts(chosen, access), "checks": results}
+            {
+                "client": client,
+                "model": access.model,
+                "parts": _parts(agent_client, access),
+                "checks": results,
+            }
         )
     else:
         print()
@@ -147,12 +152,12 @@ async def _check(
 
 
 async def _tried(face: str, success: str, ask: Callable[[], Awaitable[None]]) -> dict[str, Any]:
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         await ask()
     except ConnectionError as failed:
         return {"face": face, "works": False, "detail": str(failed)}
-    return {"face": face, "works": True, "detail": f"{success} in {time.monotonic() - begun:.1f} s"}
+    return {"face": face, "works": True, "detail": f"{success} in {time.monotonic() - start:.1f} s"}
 
 
 def _yes(works: bool) -> str:

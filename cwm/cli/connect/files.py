@@ -73,13 +73,13 @@ def _codex(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]: 
     tables = [table, clients.codex_servers(access) if mcp else ""]
     try:
         now = tomllib.loads(before)
-        wanted = tomllib.loads("\n".join([top, *tables]))
+        additions = tomllib.loads("\n".join([top, *tables]))
     except tomllib.TOMLDecodeError as damaged:
         raise NotMergeableError(f"{path} is not valid TOML: {damaged}.") from None
-    _require_no_other(path, now, wanted, "")
+    _require_no_other(path, now, additions, "")
     missing_top = "".join(line for line in top.splitlines(True) if line.split(" = ")[0] not in now)
-    missing = [each for each in tables if each and not _has(now, tomllib.loads(each))]
-    parts = [missing_top + before.lstrip("\n") if missing_top else before, *missing]
+    missing_tables = [each for each in tables if each and not _has(now, tomllib.loads(each))]
+    parts = [missing_top + before.lstrip("\n") if missing_top else before, *missing_tables]
     return [Change(path, before, "\n".join(part.rstrip("\n") + "\n" for part in parts if part))]
 
 
@@ -121,9 +121,9 @@ def _has(now: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
     )
 
 
-def _require_no_other(path: Path, now: Mapping[str, Any], wanted: Mapping[str, Any], place: str) -> None:
+def _require_no_other(path: Path, now: Mapping[str, Any], additions: Mapping[str, Any], place: str) -> None:
     """TOML is added to, not changed: what is there already must be the same."""
-    for name, value in wanted.items():
+    for name, value in additions.items():
         where = f"{place}{name}"
         if isinstance(value, dict) and isinstance(now.get(name), dict):
             if name == "cwm" and not _has(now[name], value):

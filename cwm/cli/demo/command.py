@@ -111,9 +111,9 @@ async def _tell(
     async with AsyncExitStack() as running:
         with narrator.working("starting"):
             stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))
-            served = await running.enter_async_context(gateway(at_stack(settings, stack)))
-        narrator.line(f"{stack.model_name} at {served.url}")
-        result = await Story(stack, served, narrator, killed, target).tell()
+            endpoint = await running.enter_async_context(gateway(at_stack(settings, stack)))
+        narrator.line(f"{stack.model_name} at {endpoint.url}")
+        result = await Story(stack, endpoint, narrator, killed, target).tell()
         narrator.step("Stop everything")
     return result
 

@@ -108,8 +108,8 @@ def answered(attempt: Callable[[], Awaitable[Any]]) -> Any:
 
     try:
         return run_to_end(work)
-    except ToolRefusedError as refused:
-        fail(refused.code, refused.message)
+    except ToolRefusedError as refusal:
+        fail(refusal.code, refusal.message)
     except ConnectionError as error:
         fail("CWM-5001", str(error))
 
@@ -276,8 +276,8 @@ def _answer(result: CallToolResult) -> Any:
     if not result.is_error:
         return result.structured_content or json.loads(text)
     try:
-        refused = ToolRefusedError(json.loads(text))
+        refusal = ToolRefusedError(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError):
         why = text or "The gateway refused the call without a reason."
-        refused = ToolRefusedError({"code": "CWM-9001", "message": why})
-    raise refused
+        refusal = ToolRefusedError({"code": "CWM-9001", "message": why})
+    raise refusal

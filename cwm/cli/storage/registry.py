@@ -43,9 +43,9 @@ def encrypt() -> None:
         finally:
             await database.dispose()
 
-    done = run_to_end(work)
-    nouns = [count(done[noun], noun) for noun in ("session", "snapshot", "response", "conversation")]
+    counts = run_to_end(work)
+    nouns = [count(counts[noun], noun) for noun in ("session", "snapshot", "response", "conversation")]
     print(f"Encrypted {nouns[0]}, {nouns[1]}, {nouns[2]} and {nouns[3]}.")
-    if done["damaged"]:
-        print(f"{done['damaged']} more are damaged and stay as they are.")
+    if counts["damaged"]:
+        print(f"{counts['damaged']} more are damaged and stay as they are.")
         raise typer.Exit(FOUND_FAULTS)

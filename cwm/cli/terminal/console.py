@@ -117,19 +117,19 @@ def load_settings(*, upstreams: bool = True, **flags: Any) -> Settings:
         return overridden(settings.load(upstreams=upstreams), flags)
 
 
-def overridden(loaded: Settings, flags: Mapping[str, Any]) -> Settings:
-    """``loaded`` with all flags that are not None, validated like any other value. Raises SettingsError."""
+def overridden(current_settings: Settings, flags: Mapping[str, Any]) -> Settings:
+    """``current_settings`` with all flags that are not None, validated like any other value. Raises SettingsError."""
     from cwm import settings
 
     flag_values = {name: value for name, value in flags.items() if value is not None}
-    changed: dict[str, Any] = {}
+    revisions: dict[str, Any] = {}
     for title, group in settings.GROUPS.items():
         group_values = {name: flag_values.pop(name) for name in group.model_fields if name in flag_values}
         if group_values:
-            changed[title] = _revised(getattr(loaded, title), group_values)
+            revisions[title] = _revised(getattr(current_settings, title), group_values)
     if flag_values:
         raise KeyError(f"no setting is called {', '.join(sorted(flag_values))}")
-    return replace(loaded, **changed)
+    return replace(current_settings, **revisions)
 
 
 def _revised(group: Group, values: Mapping[str, Any]) -> Group:

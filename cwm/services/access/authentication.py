@@ -68,8 +68,8 @@ class Authentication:
     def _of_token(self, token: AccessToken) -> Principal:
         names = token.scopes
         if self.scope_prefix:
-            named = (name for name in names if name.startswith(self.scope_prefix))
-            names = frozenset(name.removeprefix(self.scope_prefix) for name in named)
+            prefixed_names = (name for name in names if name.startswith(self.scope_prefix))
+            names = frozenset(name.removeprefix(self.scope_prefix) for name in prefixed_names)
         tenant, workspaces = self._tenant(token.claims), self._workspaces(token.claims)
         return Principal(tenant, _subject(token), granted(names), token.client, workspaces)
 

@@ -58,28 +58,28 @@ class Refusals:
     meter: Meter
     tenant: str
     _began: float = field(init=False)
-    _written: dict[str | None, _Written] = field(default_factory=dict)
+    _quotas: dict[str | None, _Written] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._began = self.clock.monotonic()
 
-    async def note(self, refused: SecurityError, where: str, principal: Principal | None = None) -> None:
+    async def note(self, error: SecurityError, where: str, principal: Principal | None = None) -> None:
         """Count and record a refusal. ``where`` is the face or the tool's name, never text of a stranger."""
         why = (
-            refused.why
-            if isinstance(refused, UnauthenticatedError)
-            else str(refused.context.get("reason", "insufficient_scope"))
+            error.why
+            if isinstance(error, UnauthenticatedError)
+            else str(error.context.get("reason", "insufficient_scope"))
         )
         self.meter.event("access_denied")
         if why == "no_credentials":
             return
-        written = self._of(None if principal is None else principal.tenant)
-        if not written.has_room(ORIGIN.get().source if principal is None else principal.subject):
+        quota = self._of(None if principal is None else principal.tenant)
+        if not quota.has_room(ORIGIN.get().source if principal is None else principal.subject):
             return
         details: dict[str, Any] = {"why": why, "where": where[:_LONGEST]}
-        if "required" in refused.context:
-            details["required"] = refused.context["required"]
-        if left_out := written.left_out:
+        if "required" in error.context:
+            details["required"] = error.context["required"]
+        if left_out := quota.left_out:
             details["left_out"] = left_out
         with suppress(CwmError):
             # The request is refused even if this cannot be recorded.
@@ -89,22 +89,22 @@ class Refusals:
                     self.tenant if principal is None else principal.tenant,
                     _NOBODY if principal is None else principal.subject,
                     _EVENT,
-                    refused.code,
+                    error.code,
                     severity=Severity.WARNING,
                     details=details,
                 )
             )
-            written.left_out = 0
+            quota.left_out = 0
 
     def _of(self, tenant: str | None) -> _Written:
         now = self.clock.monotonic()
         if now - self._began >= _WINDOW_SECONDS:
             self._began = now
-            gaps = {whose: each.left_out for whose, each in self._written.items() if each.left_out}
-            self._written = {whose: _Written(left_out=left_out) for whose, left_out in gaps.items()}
-        if tenant not in self._written and len(self._written) >= _MOST_TENANTS:
-            del self._written[next(iter(self._written))]
-        return self._written.setdefault(tenant, _Written())
+            gaps = {whose: each.left_out for whose, each in self._quotas.items() if each.left_out}
+            self._quotas = {whose: _Written(left_out=left_out) for whose, left_out in gaps.items()}
+        if tenant not in self._quotas and len(self._quotas) >= _MOST_TENANTS:
+            del self._quotas[next(iter(self._quotas))]
+        return self._quotas.setdefault(tenant, _Written())
 
 
 class EventLog(Protocol):

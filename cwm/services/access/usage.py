@@ -116,10 +116,10 @@ class Usage:
 
         return read
 
-    async def _stands(self, standing: Standing, read: _Read | None) -> Standing:
-        if read is None:
+    async def _stands(self, standing: Standing, reading: _Read | None) -> Standing:
+        if reading is None:
             return standing
-        use = await self.limits.store.look(read)
+        use = await self.limits.store.look(reading)
         return Standing(standing.measure, standing.level, standing.most, standing.rate, use)
 
 

@@ -35,23 +35,23 @@ class ReadAudit:
     verify: VerifyAudit
     most_verified: int = 50_000
 
-    async def __call__(self, principal: Principal, wanted: AuditFilter, limit: int = 50) -> AuditPage:
+    async def __call__(self, principal: Principal, criteria: AuditFilter, limit: int = 50) -> AuditPage:
         """CWM-1003; CWM-4002; CWM-9002 without the scope admin."""
         principal.require(_ADMIN)
         if not 1 <= limit <= _MOST:
             raise InvalidParameterError(f"limit is 1 to {_MOST}.", field="limit", limit=limit)
-        found = await self.trail.newest(principal.tenant, limit + 1, wanted)
-        return AuditPage(found[:limit], found[limit - 1].seq if len(found) > limit else None)
+        records = await self.trail.newest(principal.tenant, limit + 1, criteria)
+        return AuditPage(records[:limit], records[limit - 1].seq if len(records) > limit else None)
 
     async def thaws(
         self, principal: Principal, window_name: str, since: datetime, limit: int = 10
     ) -> Sequence[AuditRecord]:
         """The newest successful thaws of a window, for who sees the window; only one's own without the scope admin. CWM-4002."""
         whose = None if AccessScope.ADMIN in principal.scopes else principal.subject
-        wanted = AuditFilter(
+        criteria = AuditFilter(
             since, event="window_thaw", outcome="success", subject=whose, window_name=window_name
         )
-        return await self.trail.newest(principal.tenant, limit, wanted)
+        return await self.trail.newest(principal.tenant, limit, criteria)
 
     async def verified(self, principal: Principal) -> Verdict | None:
         """Whether the chain is whole; None if it has too many records to verify them here. CWM-4002, CWM-9002."""

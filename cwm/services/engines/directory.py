@@ -174,14 +174,14 @@ class EngineDirectory:
         """Whether an engine has answered a look and is not gone since."""
         return self._seen(engine).is_up and self._seen(engine).has_answered
 
-    async def served_name(self, asked: str | None, tenant: str) -> str:
+    async def served_name(self, client_name: str | None, tenant: str) -> str:
         """The name of the model that a caller means; the only one if none is named. CWM-1003 if it is not served to the tenant.
 
         Nothing else is asked of it: it may be one that does not generate.
         """
-        await self._learn(asked, tenant)
+        await self._learn(client_name, tenant)
         served = self.models(tenant)
-        name = self.meant(asked) if asked else served[0] if len(served) == 1 else None
+        name = self.meant(client_name) if client_name else served[0] if len(served) == 1 else None
         if name is None or name not in served:
             raise self._refusal(name, served, tenant)
         return name
@@ -241,7 +241,7 @@ class EngineDirectory:
         now = asyncio.get_running_loop().time()
         if now < self._held_again:
             return {}
-        held: Counter[str] = Counter()
+        chunk_counts: Counter[str] = Counter()
         try:
             known = [self._known[name, model] for name in engines if (name, model) in self._known]
             # Engines of one deployment share a salt.
@@ -255,10 +255,10 @@ class EngineDirectory:
                 for chunks in await asyncio.gather(*(self.kv_tier.lookup(key) for key in keys.values())):
                     for name in engines:
                         leading = takewhile(lambda chunk, name=name: name in chunk.engines, chunks)  # type: ignore[misc]
-                        held[name] = max(held[name], sum(1 for _ in leading))
+                        chunk_counts[name] = max(chunk_counts[name], sum(1 for _ in leading))
         except (CwmError, TimeoutError):
             self._held_again = now + _HELD_AGAIN_SECONDS
-        return held
+        return chunk_counts
 
     @property
     def is_one(self) -> bool:
@@ -306,13 +306,13 @@ class EngineDirectory:
     @contextmanager
     def works(self, engine: str) -> Iterator[None]:
         """Counts a request to an engine, from when it is decided to its end."""
-        seen = self._seen(engine)
+        health = self._seen(engine)
         self._sent += 1
-        seen.sent, seen.last_sent = seen.sent + 1, self._sent
+        health.sent, health.last_sent = health.sent + 1, self._sent
         try:
             yield
         finally:
-            seen.sent -= 1
+            health.sent -= 1
 
     def _is_reserved(self, tenant: str) -> bool:
         """Whether some engine does not serve a tenant."""
@@ -370,13 +370,13 @@ class EngineDirectory:
         """Raise CWM-5002 and clear the cache if another engine than ``identity``, or one with other weights, answered."""
         fingerprint = None if identity.is_by_name else answer.fingerprint
         facts = ((identity.fingerprint, fingerprint), (identity.weights_digest, answer.weights))
-        for expected, answered in facts:
-            if answered is not None and answered != expected:
+        for expected, actual in facts:
+            if actual is not None and actual != expected:
                 self.forget()
                 raise EngineResponseError(
                     "The engine changed while it was being used; the next attempt sees the new one.",
                     expected=expected,
-                    answered=answered,
+                    answered=actual,
                 )
 
     def survives_aborts(self, identity: EngineIdentity) -> bool:
@@ -413,7 +413,7 @@ class EngineDirectory:
 
     async def look_at(self, name: str, clock: Clock) -> None:
         """Ask one engine whether it is well; and if there are others, how much it has to do, and what it serves if that is not known."""
-        seen, reason = self._seen(name), ""
+        health, reason = self._seen(name), ""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self.engine.on(name).health()
@@ -423,15 +423,15 @@ class EngineDirectory:
         except TimeoutError:
             reason = f"It did not answer within {_LOOK_SECONDS:g} s."
         if reason:
-            seen.failed(clock.now(), reason)
+            health.failed(clock.now(), reason)
             return
-        seen.answered(clock.now())
+        health.answered(clock.now())
         if self.is_one:
             return
         with suppress(CwmError, TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS):
                 counters = await self.engine.on(name).counters()
-            seen.counted(counters.requests_running, counters.requests_waiting)
+            health.counted(counters.requests_running, counters.requests_waiting)
         if name not in self._models or name in self._changed:
             with suppress(CwmError):
                 await self._look([name])
@@ -487,20 +487,20 @@ class EngineDirectory:
                 f"Engine '{engine}' does not answer within {_LOOK_SECONDS:g} s.", engine=engine
             ) from None
 
-    async def _ask(self, model: str | None, wanted: str) -> EngineIdentity:
+    async def _ask(self, model: str | None, engine: str) -> EngineIdentity:
         """Of the first model that generates if none is named."""
-        by_engine = await self._look([wanted] if wanted else self.names(""))
+        by_engine = await self._look([engine] if engine else self.names(""))
         if model is not None:
             try:
-                offer = _choose(by_engine, model, wanted)
+                offer = _choose(by_engine, model, engine)
             except InvalidParameterError:
-                if wanted:
+                if engine:
                     raise
                 served = [each.id for models in by_engine.values() for each in models]
                 raise self._refusal(model, served, "") from None
             return await self._probe(*offer)
         refusal: CwmError | None = None
-        for offer in _offers(by_engine, wanted):
+        for offer in _offers(by_engine, engine):
             try:
                 return await self._probe(*offer)
             except (EngineResponseError, InvalidParameterError) as error:

@@ -78,10 +78,10 @@ class Place:
         async def placed(work: ExitStack) -> EngineIdentity:
             has_kv = None if like is None else partial(_is_like, like)
             preferred = await self._preferred(model, tenant, has_kv)
-            chosen = await self._nearest(
+            engine = await self._nearest(
                 model, tenant, salt_scope, tokens, count=len(token_ids), preferred=preferred
             )
-            return await self._at(chosen, model, work)
+            return await self._at(engine, model, work)
 
         return await self._where_one_answers(placed, turn)
 
@@ -102,7 +102,7 @@ class Place:
     async def _placed(self, session: Session, turn: ExitStack) -> EngineIdentity:
         if await self.directory.takes(session.engine, session.model, session.tenant):
             return await self._at(session.engine or "", session.model, turn)
-        chosen = await self._nearest(
+        engine = await self._nearest(
             session.model,
             session.tenant,
             session.salt_scope,
@@ -112,15 +112,15 @@ class Place:
         )
         with ExitStack() as choice:
             # Counted from now on: others are placed while this choice is written down.
-            choice.enter_context(self.directory.works(chosen))
-            settled = await self.registry.settle_session(session, chosen, session.engine)
-            if settled in {None, chosen} or not await self.directory.takes(
-                settled, session.model, session.tenant
+            choice.enter_context(self.directory.works(engine))
+            settled_engine = await self.registry.settle_session(session, engine, session.engine)
+            if settled_engine in {None, engine} or not await self.directory.takes(
+                settled_engine, session.model, session.tenant
             ):
                 turn.enter_context(choice.pop_all())
-                return await self.directory.identity(session.model, chosen)
+                return await self.directory.identity(session.model, engine)
         # Another gateway has placed it meanwhile.
-        return await self._at(settled or "", session.model, turn)
+        return await self._at(settled_engine or "", session.model, turn)
 
     async def _at(self, engine: str, model: str, turn: ExitStack) -> EngineIdentity:
         turn.enter_context(self.directory.works(engine))
@@ -139,9 +139,11 @@ class Place:
         candidates = await self._candidates(model, tenant, preferred)
         if len(candidates) == 1 or not count:
             return candidates[0]
-        held = await self.directory.held(model, candidates, tenant, salt_scope, await token_ids())
+        chunk_counts = await self.directory.held(model, candidates, tenant, salt_scope, await token_ids())
         # Others may have been placed meanwhile.
-        return max(await self._candidates(model, tenant, preferred), key=lambda name: held.get(name, 0))
+        return max(
+            await self._candidates(model, tenant, preferred), key=lambda name: chunk_counts.get(name, 0)
+        )
 
     async def _preferred_of(self, session: Session) -> Sequence[Collection[str]]:
         """As :meth:`_preferred`, by the salt of a session's context."""
@@ -227,10 +229,10 @@ class Place:
         while session.moving_until is not None and session.moving_until > self.clock.now() and time() < until:
             # Nothing tells that a move of another gateway ended.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-            found = await self.registry.session(session.tenant, session.id)
-            if found is None:
+            fresh_session = await self.registry.session(session.tenant, session.id)
+            if fresh_session is None:
                 break
-            session = found
+            session = fresh_session
         return session
 
 

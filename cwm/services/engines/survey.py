@@ -64,9 +64,9 @@ class Survey:
         sessions: int,
         draining_since: datetime | None,
     ) -> EngineState:
-        seen = self.directory.health.get(name, EngineHealth())
+        health = self.directory.health.get(name, EngineHealth())
         return EngineState(
-            name, seen.is_up, seen.since, seen.reason, deployments, running, sessions, draining_since
+            name, health.is_up, health.since, health.reason, deployments, running, sessions, draining_since
         )
 
     async def _asked(self, name: str) -> tuple[Mapping[str, str], int]:

@@ -61,24 +61,24 @@ class Doctor:
         """Examine everything; parts that others depend on come first. An unreachable part is a finding, never an error."""
         findings = Findings()
         await self._registry(findings)
-        version, served = await self._vllm(findings)
+        version, model = await self._vllm(findings)
         facts = await self._lmcache(findings)
         await self._redis(findings)
         if self.rules is not None:
             await examine_engines(findings, self.engine, self.kv_tier, self.rules)
-        if served is None:
+        if model is None:
             findings.skipped("vLLM does not serve a model", *ENGINE_CHECKS)
             if facts is not None:
                 findings.skipped("vLLM does not serve a model", *CACHE_CHECKS)
         else:
-            await self._probe(findings, served, facts)
+            await self._probe(findings, model, facts)
         return Examined(tuple(findings.made), version, facts.version if facts else None)
 
-    async def _probe(self, findings: Findings, served: ServedModel, facts: KvTierFacts | None) -> None:
-        cache = CacheExamination(findings, self.engine, self.kv_tier, self.clock, served) if facts else None
+    async def _probe(self, findings: Findings, model: ServedModel, facts: KvTierFacts | None) -> None:
+        cache = CacheExamination(findings, self.engine, self.kv_tier, self.clock, model) if facts else None
         chunk = facts.chunk_size if facts else 16
         weights = self.weights_digest if facts else None
-        engine = EngineExamination(findings, self.engine, served, chunk, weights)
+        engine = EngineExamination(findings, self.engine, model, chunk, weights)
         try:
             probe = await engine.examine()
             if cache is None:

@@ -53,10 +53,10 @@ class Examine:
     async def _examined(self) -> Examination:
         try:
             async with asyncio.timeout(self.most_seconds):
-                examined = await self.doctor()
+                report = await self.doctor()
         except TimeoutError as error:
             raise _too_long(self.most_seconds) from error
-        return Examination(self.clock.now(), examined.findings)
+        return Examination(self.clock.now(), report.findings)
 
 
 def _too_long(seconds: float) -> CwmError:

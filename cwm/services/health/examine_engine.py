@@ -190,8 +190,8 @@ class EngineExamination:
             )
 
 
-async def probe_ids(engine: Engine, served: ServedModel, count: int) -> TokenIds:
+async def probe_ids(engine: Engine, model: ServedModel, count: int) -> TokenIds:
     """``count`` token ids that start with random text, so that no cache has them."""
     text = f"{uuid4().hex} is what the doctor of CWM says. "
-    ids = await engine.tokenize(served.id, text, add_special_tokens=False)
+    ids = await engine.tokenize(model.id, text, add_special_tokens=False)
     return (ids * (count // len(ids) + 1))[:count]

@@ -36,7 +36,7 @@ async def examine_engines(
 ) -> None:
     """``rules``: what the installation says of engines, by name."""
     names = engine.names()
-    found = dict(
+    state_by_engine = dict(
         zip(
             names,
             await asyncio.gather(
@@ -45,9 +45,9 @@ async def examine_engines(
             strict=True,
         )
     )
-    _engines(findings, found)
-    _deployments(findings, found)
-    await _caches(findings, found, kv_tier)
+    _engines(findings, state_by_engine)
+    _deployments(findings, state_by_engine)
+    await _caches(findings, state_by_engine, kv_tier)
     if routers := [name for name, each in rules.items() if each.is_router]:
         findings.ok(
             "routers",
@@ -56,51 +56,51 @@ async def examine_engines(
 
 
 async def _look(engine: Engine, kv_tier: KvTier, rules: EngineRules) -> _Found:
-    found = _Found()
+    state = _Found()
     try:
-        for served in await engine.models():
-            probe = await probe_ids(engine, served, _PROBE_TOKENS)
-            answer = await engine.complete(Generation(served.id, probe, PROBE_SALT, max_tokens=1))
+        for model in await engine.models():
+            probe = await probe_ids(engine, model, _PROBE_TOKENS)
+            answer = await engine.complete(Generation(model.id, probe, PROBE_SALT, max_tokens=1))
             by_name = "" if answer.weights or not rules.deployment else deployment_by_name(rules.deployment)
-            found.deployments[served.id] = by_name or answer.fingerprint or ""
-            found.roots[served.id] = served.root
+            state.deployments[model.id] = by_name or answer.fingerprint or ""
+            state.roots[model.id] = model.root
     except CwmError as error:
-        found.fault = error.message
+        state.fault = error.message
     try:
-        found.facts = await kv_tier.facts()
+        state.facts = await kv_tier.facts()
     except CwmError as error:
-        found.cache_fault = error.message
-    return found
+        state.cache_fault = error.message
+    return state
 
 
-def _engines(findings: Findings, found: Mapping[str, _Found]) -> None:
-    faults = [f"{name}: {each.fault}" for name, each in found.items() if each.fault]
+def _engines(findings: Findings, state_by_engine: Mapping[str, _Found]) -> None:
+    faults = [f"{name}: {each.fault}" for name, each in state_by_engine.items() if each.fault]
     if faults:
         findings.fault(
             "engines", " ".join(faults), "Start these engines, or take them off `engines` in cwm.yaml."
         )
-    elif not found:
+    elif not state_by_engine:
         findings.fault(
             "engines",
             "No name of engines has an address.",
             "Look the names of `dns` in cwm.yaml up from this machine.",
         )
     else:
-        served = (f"{name} ({', '.join(each.deployments)})" for name, each in found.items())
-        findings.ok("engines", f"all answer: {', '.join(served)}")
+        descriptions = (f"{name} ({', '.join(each.deployments)})" for name, each in state_by_engine.items())
+        findings.ok("engines", f"all answer: {', '.join(descriptions)}")
 
 
-def _deployments(findings: Findings, found: Mapping[str, _Found]) -> None:
+def _deployments(findings: Findings, state_by_engine: Mapping[str, _Found]) -> None:
     """Sessions of a model whose engines differ are computed again on their way from one to the other."""
     engines: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name, each in found.items():
+    for name, each in state_by_engine.items():
         for model, deployment in each.deployments.items():
             engines[model][f"{deployment} from {each.roots[model]}"].append(name)
     unequal = []
     for model, by_deployment in engines.items():
         if len(by_deployment) > 1:
-            listed = (f"{', '.join(names)} ({deployment})" for deployment, names in by_deployment.items())
-            unequal.append(f"'{model}' on {'; '.join(listed)}")
+            places = (f"{', '.join(names)} ({deployment})" for deployment, names in by_deployment.items())
+            unequal.append(f"'{model}' on {'; '.join(places)}")
     if unequal:
         findings.warn(
             "deployments",
@@ -111,11 +111,11 @@ def _deployments(findings: Findings, found: Mapping[str, _Found]) -> None:
         findings.ok("deployments", "engines of one model may use each other's KV")
 
 
-def _keyrings(found: Mapping[str, _Found]) -> list[str]:
+def _keyrings(state_by_engine: Mapping[str, _Found]) -> list[str]:
     """What one server seals and another cannot open, which that one takes for damaged."""
     rings = {
         name: each.facts.keyrings
-        for name, each in found.items()
+        for name, each in state_by_engine.items()
         if each.facts is not None and each.facts.keyrings
     }
     return [
@@ -126,16 +126,18 @@ def _keyrings(found: Mapping[str, _Found]) -> list[str]:
     ]
 
 
-async def _caches(findings: Findings, found: Mapping[str, _Found], kv_tier: KvTier) -> None:
-    faults = [f"{name}: {each.cache_fault}" for name, each in found.items() if each.cache_fault]
+async def _caches(findings: Findings, state_by_engine: Mapping[str, _Found], kv_tier: KvTier) -> None:
+    faults = [f"{name}: {each.cache_fault}" for name, each in state_by_engine.items() if each.cache_fault]
     kinds: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
-    for name, each in found.items():
+    for name, each in state_by_engine.items():
         if each.facts is not None:
             kinds[each.facts.chunk_size, each.facts.hash_algorithm].append(name)
     if len(kinds) > 1:
-        listed = (f"{', '.join(names)}: {chunk} tokens, {kind}" for (chunk, kind), names in kinds.items())
-        faults.append(f"LMCache servers differ in chunk size or hash algorithm ({'; '.join(listed)}).")
-    faults += _keyrings(found)
+        descriptions = (
+            f"{', '.join(names)}: {chunk} tokens, {kind}" for (chunk, kind), names in kinds.items()
+        )
+        faults.append(f"LMCache servers differ in chunk size or hash algorithm ({'; '.join(descriptions)}).")
+    faults += _keyrings(state_by_engine)
     if faults:
         findings.fault(
             "caches of engines",
@@ -144,10 +146,10 @@ async def _caches(findings: Findings, found: Mapping[str, _Found], kv_tier: KvTi
         )
     elif kinds:
         ((chunk, kind), names), *_ = kinds.items()
-        if (known := await _registered(kv_tier)) < len(names):
+        if (server_count := await _registered(kv_tier)) < len(names):
             findings.warn(
                 "caches of engines",
-                f"The coordinator knows {known} of the LMCache servers beside {len(names)} engines.",
+                f"The coordinator knows {server_count} of the LMCache servers beside {len(names)} engines.",
                 "Start every LMCache server with --coordinator-url of this coordinator. If engines share a server, this is as it should be.",
             )
             return

@@ -170,17 +170,17 @@ class Inspect:
 
     async def _engine_there(self, name: str, drained: Mapping[str, datetime]) -> tuple[Status, str]:
         assert self.directory is not None
-        seen = self.directory.health.get(name, EngineHealth())
-        if not seen.is_up:
-            return Status.DEGRADED, seen.reason
+        health = self.directory.health.get(name, EngineHealth())
+        if not health.is_up:
+            return Status.DEGRADED, health.reason
         since = drained.get(name)
         message = "OK" if since is None else f"being drained since {since:%Y-%m-%d %H:%M} UTC"
         differing = self.directory.known_deployments(name)
-        told = (
+        remarks = (
             f"; {model} in deployment {deployment}, not the only one"
             for model, deployment in differing.items()
         )
-        return Status.HEALTHY, message + "".join(told)
+        return Status.HEALTHY, message + "".join(remarks)
 
     def _dated(self, component: Component, upstream: UpstreamHealth | None) -> Component:
         if component.status is Status.HEALTHY:
@@ -256,10 +256,10 @@ class Inspect:
         away = [name for name in names if not self.directory.is_there(name)]
         if len(away) == len(names):
             return Status.UNHEALTHY, "No engine answers."
-        served = f"serves {', '.join(self.directory.models(tenant))}"
+        message = f"serves {', '.join(self.directory.models(tenant))}"
         if away:
-            return Status.DEGRADED, f"{served}; not there: {', '.join(away)}"
-        return Status.HEALTHY, served
+            return Status.DEGRADED, f"{message}; not there: {', '.join(away)}"
+        return Status.HEALTHY, message
 
     async def _kv_store(self, tenant: str) -> tuple[Status, str]:
         facts = await self.kv_tier.facts()

@@ -82,13 +82,13 @@ class Listener:
     ended: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
     _pending: dict[LiveKind, frozenset[str]] = field(default_factory=dict)
-    _seen: _Seen | None = None
+    _last_look: _Seen | None = None
 
     def take(self) -> dict[LiveKind, frozenset[str]]:
         """What changed since the last time, each kind with ids of what did; with none where that is not known."""
         self.news.clear()
-        taken, self._pending = self._pending, {}
-        return taken
+        changes, self._pending = self._pending, {}
+        return changes
 
     def end(self) -> None:
         self.ended = True
@@ -97,15 +97,15 @@ class Listener:
     def hear(self, kind: LiveKind, ids: Iterable[str] = ()) -> None:
         if kind is LiveKind.UPSTREAMS and AccessScope.ADMIN not in self.principal.scopes:
             return
-        known, added = self._pending.get(kind), frozenset(ids)
-        all_known = bool(added) and (known is None or bool(known))
-        both = added | (known or frozenset())
+        old_ids, new_ids = self._pending.get(kind), frozenset(ids)
+        all_known = bool(new_ids) and (old_ids is None or bool(old_ids))
+        both = new_ids | (old_ids or frozenset())
         self._pending[kind] = both if all_known and len(both) <= _MOST_IDS else frozenset()
         self.news.set()
 
     def compare(self, now: _Seen, looked_back_to: datetime) -> None:
         """Hear of what is not as it was at the last look; at the first one, of what changed ``since``."""
-        before, self._seen = self._seen, now
+        before, self._last_look = self._last_look, now
         if before is not None:
             self._hear_touched(now, lambda id_, touch: before.touched.get(id_) != touch)
             if now.windows != before.windows:
@@ -199,13 +199,13 @@ class Live:
         """Read the marks of each tenant of which somebody listens, and tell them what changed."""
         since = self._clock.now() - _LOOK_BACK
         try:
-            touched = await self._records.touched_of_every_tenant(since)
+            touches = await self._records.touched_of_every_tenant(since)
             engines = _Engines(self._health(), await self._engine_records.drained_engines())
             for tenant in {listener.principal.tenant for listener in self._listeners}:
-                seen = _Seen(touched.get(tenant, {}), await self._records.window_mark(tenant), engines)
+                state = _Seen(touches.get(tenant, {}), await self._records.window_mark(tenant), engines)
                 for listener in list(self._listeners):
                     if listener.principal.tenant == tenant:
-                        listener.compare(seen, since)
+                        listener.compare(state, since)
         except CwmError:
             # That the registry does not answer is told by the gateway's health; what changes meanwhile is seen after it.
             return
@@ -217,8 +217,8 @@ class Live:
 
     def _health(self) -> Mapping[str, tuple[bool, datetime | None]]:
         health = self._directory.health
-        seen = {name: health.get(name, EngineHealth()) for name in self._directory.engine.names()}
-        return {name: (each.is_up, each.since) for name, each in seen.items()}
+        health_by_engine = {name: health.get(name, EngineHealth()) for name in self._directory.engine.names()}
+        return {name: (each.is_up, each.since) for name, each in health_by_engine.items()}
 
     def _on_change(self, change: Change) -> None:
         kind = _BY_URI.get(change.uri or "") if change.kind is ChangeKind.RESOURCE else None

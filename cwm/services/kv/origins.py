@@ -29,9 +29,13 @@ class Origins:
         return None if engine_key(identity) in self._reporting else await self._counters(identity)
 
     async def split(
-        self, answer: Completion, before: Counters | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
+        self,
+        answer: Completion,
+        before: Counters | None,
+        chunks_by_tier: Mapping[Tier, int] | None,
+        prefix: Prefix,
     ) -> dict[str, int]:
-        """Cached tokens by tier. ``loaded``: chunks by tier that came from below L1; None if not known.
+        """Cached tokens by tier. ``chunks_by_tier``: chunks by tier that came from below L1; None if not known.
 
         Tokens whose tier is not known count as ``unknown``.
         """
@@ -43,7 +47,7 @@ class Origins:
             self._reporting.discard(engine_key(prefix.identity))
         else:
             external_tokens = _external(answer, before, await self._counters(prefix.identity))
-        return _split(answer, external_tokens, loaded, prefix)
+        return _split(answer, external_tokens, chunks_by_tier, prefix)
 
     async def _counters(self, identity: EngineIdentity) -> Counters:
         return await self.engine.on(identity.engine).counters()
@@ -59,15 +63,17 @@ def _external(answer: Completion, before: Counters, after: Counters) -> int | No
 
 
 def _split(
-    answer: Completion, external_tokens: int | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
+    answer: Completion, external_tokens: int | None, chunks_by_tier: Mapping[Tier, int] | None, prefix: Prefix
 ) -> dict[str, int]:
     """Tokens of the engine's own cache and of the tiers below L1; the rest came from L1."""
     if external_tokens is None:
         split = {UNKNOWN_TIER: answer.cached_tokens}
-    elif loaded is None:
+    elif chunks_by_tier is None:
         split = {ENGINE_TIER: answer.cached_tokens - external_tokens, UNKNOWN_TIER: external_tokens}
     else:
-        below = {str(tier): chunks * (prefix.identity.chunk_size or 0) for tier, chunks in loaded.items()}
+        below = {
+            str(tier): chunks * (prefix.identity.chunk_size or 0) for tier, chunks in chunks_by_tier.items()
+        }
         if sum(below.values()) > external_tokens:
             # The engine's own cache had some of these tokens.
             below = {next(iter(below)) if len(below) == 1 else UNKNOWN_TIER: external_tokens}

@@ -166,8 +166,8 @@ class Planner:
 def resident(placements: Sequence[Placement], chunk_size: int, order: Sequence[Tier]) -> list[Run]:
     """Runs of tokens by the first tier of ``order`` that has them, up to the first chunk that no tier has."""
     first = [next((tier for tier in order if tier in placement.tiers), None) for placement in placements]
-    listed = takewhile(lambda tier: tier is not None, first)
-    return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(listed)]
+    tiers = takewhile(lambda tier: tier is not None, first)
+    return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(tiers)]
 
 
 def _observed(

@@ -33,46 +33,46 @@ class Release:
     kv_tier: KvTier
     replicas: Replicas
 
-    async def __call__(self, owed: Intent | None, *, unpin: bool = True) -> bool:
+    async def __call__(self, intent: Intent | None, *, unpin: bool = True) -> bool:
         """Unpin and delete now. If that fails, leave it to the next reconciliation and return False.
 
         Without ``unpin`` the caller corrects the pins.
         """
-        if owed is None:
+        if intent is None:
             return True
         try:
-            await self._pay(owed, unpin=unpin)
+            await self._pay(intent, unpin=unpin)
         except CwmError:
-            await self.leave(owed)
+            await self.leave(intent)
             return False
         except BaseException:
-            await self.leave(owed)
+            await self.leave(intent)
             raise
         return True
 
-    async def leave(self, owed: Intent | None) -> None:
+    async def leave(self, intent: Intent | None) -> None:
         """Leave it to the next reconciliation, which compares all pins and so knows whether this one was taken."""
-        if owed is not None:
-            self.replicas.let_go(owed)
+        if intent is not None:
+            self.replicas.let_go(intent)
             with suppress(CwmError):
-                await to_its_end(self.registry.hand_over(owed.tenant, owed.id))
+                await to_its_end(self.registry.hand_over(intent.tenant, intent.id))
 
-    async def token_ids(self, owed: Intent) -> TokenIds | None:
+    async def token_ids(self, intent: Intent) -> TokenIds | None:
         """The token ids of the debt; None if no undamaged copy is left."""
-        if owed.debt is None or owed.snapshot_id is None:
+        if intent.debt is None or intent.snapshot_id is None:
             return None
         try:
-            snapshot = await self.registry.snapshot(owed.tenant, owed.snapshot_id)
+            snapshot = await self.registry.snapshot(intent.tenant, intent.snapshot_id)
         except StorageCorruptionError:
             return None
-        return snapshot.token_ids[: owed.debt.token_count]
+        return snapshot.token_ids[: intent.debt.token_count]
 
-    async def _pay(self, owed: Intent, *, unpin: bool) -> None:
-        debt = owed.debt
+    async def _pay(self, intent: Intent, *, unpin: bool) -> None:
+        debt = intent.debt
         if debt is not None:
-            key = PrefixKey(debt.root, debt.world_size, (), owed.cache_salt)
-            if unpin and debt.pinned and (token_ids := await self.token_ids(owed)) is not None:
-                await self.kv_tier.unpin(PrefixKey(debt.root, debt.world_size, token_ids, owed.cache_salt))
-            unused = await self.registry.unreferenced(owed.tenant, owed.cache_salt, debt.hashes)
+            key = PrefixKey(debt.root, debt.world_size, (), intent.cache_salt)
+            if unpin and debt.pinned and (token_ids := await self.token_ids(intent)) is not None:
+                await self.kv_tier.unpin(PrefixKey(debt.root, debt.world_size, token_ids, intent.cache_salt))
+            unused = await self.registry.unreferenced(intent.tenant, intent.cache_salt, debt.hashes)
             await self.kv_tier.delete(key, unused)
-        await self.registry.end_intent(owed.tenant, owed.id)
+        await self.registry.end_intent(intent.tenant, intent.id)

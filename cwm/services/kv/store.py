@@ -109,18 +109,18 @@ class Store:
         if prefix.chunk_count == 0:
             return Prefetched(0, 0), answer
         await self._wait_for_stores(prefix)
-        loaded = await self.kv_tier.prefetch(elsewhere.key)
-        if not _is_whole(loaded, prefix):
+        prefetch = await self.kv_tier.prefetch(elsewhere.key)
+        if not _is_whole(prefetch, prefix):
             await self(prefix)
-            loaded = await self._refilled(prefix, elsewhere)
-        if not _is_whole(loaded, prefix):
+            prefetch = await self._refilled(prefix, elsewhere)
+        if not _is_whole(prefetch, prefix):
             raise StorageWriteError(
-                f"Only {loaded.found} of {prefix.chunk_count} blocks reached the cache beside '{elsewhere.identity.engine}': do "
+                f"Only {prefetch.found} of {prefix.chunk_count} blocks reached the cache beside '{elsewhere.identity.engine}': do "
                 "the engines share a tier?",
-                blocks_found=loaded.found,
+                blocks_found=prefetch.found,
                 blocks_total=prefix.chunk_count,
             )
-        return loaded, answer
+        return prefetch, answer
 
     async def _refilled(self, prefix: Prefix, elsewhere: Prefix) -> Prefetched:
         """What can be loaded beside the other engine, once the tier between the two has been offered all that L1 of the first has.
@@ -130,11 +130,11 @@ class Store:
         for pause in (*_READ_BACK_AGAIN_SECONDS, None):
             await self.kv_tier.refill(prefix.key)
             await self._wait_for_stores(prefix)
-            loaded = await self.kv_tier.prefetch(elsewhere.key)
-            if pause is None or _is_whole(loaded, prefix):
+            prefetch = await self.kv_tier.prefetch(elsewhere.key)
+            if pause is None or _is_whole(prefetch, prefix):
                 break
             await asyncio.sleep(pause)
-        return loaded
+        return prefetch
 
     async def listed(self, prefix: Prefix) -> StoredChunks:
         """The chunks of ``prefix`` and where the directory lists them. No tier is changed, and nothing is proven."""
@@ -179,8 +179,8 @@ class Store:
         started = self.clock.monotonic()
         while True:
             placements = await self.kv_tier.lookup(prefix.key)
-            settled = all(Tier.REDIS in placement.tiers for placement in placements)
-            if settled or self.clock.monotonic() - started > _DIRECTORY_SECONDS:
+            is_settled = all(Tier.REDIS in placement.tiers for placement in placements)
+            if is_settled or self.clock.monotonic() - started > _DIRECTORY_SECONDS:
                 return placements
             await self._pause(started)
 

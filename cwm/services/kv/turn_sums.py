@@ -24,29 +24,29 @@ class TurnSums:
 
     records: TurnSumRecords
     clock: Clock
-    _counted: dict[tuple[str, datetime], TurnSum] = field(default_factory=dict, init=False)
+    _sums: dict[tuple[str, datetime], TurnSum] = field(default_factory=dict, init=False)
 
     def add(self, tenant: str, sum_: TurnSum) -> None:
         self._add({(tenant, hour_of(self.clock.now())): sum_})
 
     async def of(self, principal: Principal, since: datetime) -> dict[datetime, TurnSum]:
         """By hour, of all gateways and with what this one has not written yet. CWM-4002."""
-        counted = {hour: each for (tenant, hour), each in self._counted.items() if tenant == principal.tenant}
+        own_sums = {hour: each for (tenant, hour), each in self._sums.items() if tenant == principal.tenant}
         sums = dict(await self.records.turn_sums(principal.tenant, since))
-        for hour, each in counted.items():
+        for hour, each in own_sums.items():
             if hour >= since:
                 sums[hour] = sums.get(hour, TurnSum()) + each
         return sums
 
     async def write(self) -> None:
         """Add what was counted to the records; it stays here when that fails. CWM-4001."""
-        counted, self._counted = self._counted, {}
-        if not counted:
+        own_sums, self._sums = self._sums, {}
+        if not own_sums:
             return
         try:
-            await self.records.add_turn_sums_of_every_tenant(counted, hour_of(self.clock.now()) - KEPT)
+            await self.records.add_turn_sums_of_every_tenant(own_sums, hour_of(self.clock.now()) - KEPT)
         except CwmError:
-            self._add(counted)
+            self._add(own_sums)
             raise
 
     async def run(self) -> None:
@@ -61,6 +61,6 @@ class TurnSums:
         with suppress(CwmError):
             await self.write()
 
-    def _add(self, counted: Mapping[tuple[str, datetime], TurnSum]) -> None:
-        for key, each in counted.items():
-            self._counted[key] = self._counted.get(key, TurnSum()) + each
+    def _add(self, sums: Mapping[tuple[str, datetime], TurnSum]) -> None:
+        for key, each in sums.items():
+            self._sums[key] = self._sums.get(key, TurnSum()) + each

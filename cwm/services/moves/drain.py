@@ -119,8 +119,8 @@ class Drain:
                     await self._until_empty(engine, progress, on_moved)
             except TimeoutError:
                 count = (await self.registry.session_counts_of_every_tenant()).get(engine, 0)
-                left = await self.registry.served_sessions_of_every_tenant(engine, count)
-                progress.keep(left, _NOT_IN_TIME)
+                sessions = await self.registry.served_sessions_of_every_tenant(engine, count)
+                progress.keep(sessions, _NOT_IN_TIME)
             details.update(engine=engine, moved=progress.moved, stayed=len(progress.stayed))
             details.update(to_compute=progress.to_compute)
         is_up = self.directory.health.get(engine, EngineHealth()).is_up
@@ -142,7 +142,7 @@ class Drain:
 
     async def _until_empty(self, engine: str, progress: _Progress, on_moved: OnMoved) -> None:
         while True:
-            left = (await self.registry.session_counts_of_every_tenant()).get(engine, 0)
+            session_count = (await self.registry.session_counts_of_every_tenant()).get(engine, 0)
             finals = {key for key, stayed in progress.stayed.items() if stayed.is_final}
             limit = _AT_A_TIME + len(finals)
             sessions = await self.registry.served_sessions_of_every_tenant(engine, limit)
@@ -156,7 +156,7 @@ class Drain:
             async def some() -> None:
                 for session in in_hand:  # noqa: B023 - ends before the next round
                     await self._one(session, engine, progress)
-                    await on_moved(progress.moved, before + left)  # noqa: B023
+                    await on_moved(progress.moved, before + session_count)  # noqa: B023
 
             workers = [asyncio.create_task(some()) for _ in range(self.move.at_once)]
             try:
@@ -218,5 +218,5 @@ class Drain:
         if not new:
             return None
         target = min(new, key=lambda name: progress.targets[name])
-        settled = await self.registry.settle_session(session, target, engine)
-        return target if settled == target else None
+        settled_engine = await self.registry.settle_session(session, target, engine)
+        return target if settled_engine == target else None

@@ -261,17 +261,17 @@ class Move:
     async def _from_source(self, here: Prefix, there: Prefix) -> _Cargo:
         """Decode the canary on the source, which stores what is missing, and load all of it beside the target. CWM-4001."""
         request = self.verify.request(here) if here.chunk_count else None
-        loaded, answer = await self.store.beside(here, there, request)
+        prefetch, answer = await self.store.beside(here, there, request)
         canary = canary_of(answer) if request is not None else None
-        return _Cargo(loaded, canary, "source" if canary else None)
+        return _Cargo(prefetch, canary, "source" if canary else None)
 
     async def _from_tiers(self, session: Session, there: Prefix) -> _Cargo:
         """Load what the shared tiers have; nobody can store the rest."""
-        loaded = await self.kv_tier.prefetch(there.key) if there.chunk_count else Prefetched(0, 0)
+        prefetch = await self.kv_tier.prefetch(there.key) if there.chunk_count else Prefetched(0, 0)
         canary = None
         if self.verify.token_count:
             canary = await self.registry.canary(session.tenant, digest(there.token_ids), there.cache_salt)
-        return _Cargo(loaded, canary, "window" if canary else None)
+        return _Cargo(prefetch, canary, "window" if canary else None)
 
     async def _restored(self, session: Session, there: Prefix, cargo: _Cargo, *, answered: bool) -> Moved:
         """Have the target restore the context and go on from it as the canary says. CWM-5002 if it goes on otherwise."""
@@ -314,8 +314,8 @@ class Move:
         return "the context is too short or too long" if answered else "the source did not answer"
 
     async def _switch(self, session: Session, engine: str) -> None:
-        settled = await self.registry.settle_session(session, engine, session.engine)
-        if settled != engine:
+        settled_engine = await self.registry.settle_session(session, engine, session.engine)
+        if settled_engine != engine:
             raise SessionMovingError(
                 f"Session '{session.id}' was deleted, or went elsewhere, while it was moved.",
                 session_id=session.id,

@@ -70,8 +70,8 @@ class Upgrades:
         there; CWM-3011 for a router; 4001, 4002.
         """
         deployments = await self._deployments(model)
-        named = (each for each in deployments.values() if each.fingerprint == to)
-        identity = deployments.get(to) or next(named, None)
+        identities = (each for each in deployments.values() if each.fingerprint == to)
+        identity = deployments.get(to) or next(identities, None)
         if identity is None:
             raise InvalidParameterError(
                 f"'{to}' is no engine that serves '{model}' and answers, and no deployment of one.",

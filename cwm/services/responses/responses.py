@@ -57,11 +57,11 @@ class Responses:
             before = [item for response in line for item in (*response.items, *response.output)]
             session_id = line[-1].session_id
         references = [item_id for item_id in ask.references if is_id(item_id)]
-        known = await self.records.items(principal.tenant, principal.subject, references)
+        items_by_id = await self.records.items(principal.tenant, principal.subject, references)
         for item_id in ask.references:
-            if item_id not in known:
+            if item_id not in items_by_id:
                 raise ResponseNotFoundError(f"Item with id '{item_id[:128]}' not found.", field="input")
-        return request.after(before, known), session_id
+        return request.after(before, items_by_id), session_id
 
     async def keep(
         self,
@@ -96,8 +96,8 @@ class Responses:
         if conversation is None:
             return
         if content.get("status") != "failed":
-            said = [*ask.items, *(content.get("output") or ())]
-            await self.conversations.append(conversation, said, session_id, ask.id if is_kept else None)
+            new_items = [*ask.items, *(content.get("output") or ())]
+            await self.conversations.append(conversation, new_items, session_id, ask.id if is_kept else None)
         await self.conversations.let_go(principal, conversation.id, ask.id)
 
     async def response(self, principal: Principal, response_id: str) -> StoredResponse:

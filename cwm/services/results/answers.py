@@ -40,7 +40,7 @@ class ToolAnswer:
     @property
     def says_it_twice(self) -> bool:
         """Whether the texts contain all of the structured content, so that clients show only one of the two."""
-        return bool(self.twins.said) or self.twins.each is not None
+        return bool(self.twins.keys) or self.twins.each is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ def parts_of(answer: ToolAnswer) -> list[Part]:
     annotations, ``_meta``) is a last part of ``ABOUT_TYPE``: the items without their bodies, and ``_meta``.
     """
     if answer.twins.each is not None:
-        listed = [_json_part(answer.structured)]
+        json_parts = [_json_part(answer.structured)]
         if not _is_spelled_alike(answer):
-            listed.append(_json_part(list(answer.content)))
-        return [*listed, *_about(answer)]
+            json_parts.append(_json_part(list(answer.content)))
+        return [*json_parts, *_about(answer)]
     if len(answer.content) > _MOST_PARTS:
         whole: dict[str, Any] = {"content": list(answer.content)}
         if answer.structured is not None:

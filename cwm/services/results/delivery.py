@@ -100,31 +100,31 @@ class Delivery:
         allowance = await self.allowance(call.agent, call.policy)
         return Weighed(await count(answer, self.counter), allowance)
 
-    async def whole(self, call: Call, weighed: Weighed, *, follow_up: bool) -> None:
+    async def whole(self, call: Call, weight: Weighed, *, follow_up: bool) -> None:
         """Record that an answer is delivered whole; ``follow_up``: it is a further piece of a stored result."""
         if follow_up:
-            self.savings.follow_up(call.agent.principal.tenant, weighed.tokens)
+            self.savings.follow_up(call.agent.principal.tenant, weight.tokens)
         else:
-            self.savings.whole(call.agent.principal.tenant, weighed.tokens)
-        await self._goes_out(call.agent, weighed.counted)
+            self.savings.whole(call.agent.principal.tenant, weight.tokens)
+        await self._goes_out(call.agent, weight.counted)
 
     async def read_whole(self, agent: ContextManager, parts: Sequence[Part]) -> None:
         """Record that parts of a stored result were read by other means than the result tools."""
         if not self.budgets.enabled:
             return
-        counted = await count(ToolAnswer([item_of(part) for part in parts]), self.counter)
-        self.savings.follow_up(agent.principal.tenant, counted.tokens)
-        await self._goes_out(agent, counted)
+        size = await count(ToolAnswer([item_of(part) for part in parts]), self.counter)
+        self.savings.follow_up(agent.principal.tenant, size.tokens)
+        await self._goes_out(agent, size)
 
     async def shown(
-        self, call: Call, answer: ToolAnswer, weighed: Weighed, schema: Mapping[str, Any] | None
+        self, call: Call, answer: ToolAnswer, weight: Weighed, schema: Mapping[str, Any] | None
     ) -> Shown:
         """Store the whole answer, then make a preview that fits. Not stored if the store refuses, is unreachable, or fails.
 
         The preview of an answer that is not stored uses the whole allowance, as the agent cannot read the rest. If no
         preview can be made, the beginnings of the texts are shown without structured content.
         """
-        assert weighed.allowance is not None
+        assert weight.allowance is not None
         try:
             copy, refusal = await self._store(call, answer, call.policy), None
         except CwmError as error:
@@ -133,7 +133,7 @@ class Delivery:
         except Exception:
             logging.getLogger(__name__).exception("a result of %s was not kept", call.tool)
             copy, refusal = None, InternalError("The gateway failed to store it.")
-        most = weighed.allowance if copy is None else min(weighed.allowance, call.policy.preview_tokens)
+        most = weight.allowance if copy is None else min(weight.allowance, call.policy.preview_tokens)
         policy = replace(call.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
         if answer.is_error:
             # Some clients validate an error's structured content by the tool's schema.
@@ -148,17 +148,17 @@ class Delivery:
             preview = plain_preview(answer.content, answer.structured, policy.preview_tokens)
         return Shown(preview, copy, refusal)
 
-    async def tell(self, call: Call, weighed: Weighed, shown: ToolAnswer, *, kept: bool) -> int:
+    async def tell(self, call: Call, weight: Weighed, answer: ToolAnswer, *, kept: bool) -> int:
         """Record what is delivered in the end, with the note beside the preview; returns its tokens."""
-        counted = await count(shown, self.counter)
-        self.savings.preview(call.agent.principal.tenant, weighed.tokens, counted.tokens, kept=kept)
-        await self._goes_out(call.agent, counted)
-        return counted.tokens
+        size = await count(answer, self.counter)
+        self.savings.preview(call.agent.principal.tenant, weight.tokens, size.tokens, kept=kept)
+        await self._goes_out(call.agent, size)
+        return size.tokens
 
-    async def _goes_out(self, agent: ContextManager, counted: Counted) -> None:
-        for text, tokens in counted.texts:
+    async def _goes_out(self, agent: ContextManager, size: Counted) -> None:
+        for text, tokens in size.texts:
             self.drift.delivered(text, tokens)
-        await self.ledger.add(agent, counted.tokens)
+        await self.ledger.add(agent, size.tokens)
 
     async def _store(self, call: Call, answer: ToolAnswer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)

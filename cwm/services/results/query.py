@@ -144,8 +144,8 @@ class QueryResult:
             text = await asyncio.to_thread(compact_json, value)
         return QueryFindings(text, len(value) if isinstance(value, list | dict) else int(value is not None))
 
-    async def _count(self, part: Part, counted: Counted) -> int:
-        match counted:
+    async def _count(self, part: Part, unit: Counted) -> int:
+        match unit:
             case Counted.BYTES:
                 return len(part.body)
             case Counted.LINES:

@@ -44,10 +44,10 @@ class Savings:
 
     def preview(self, tenant: str, had: int, delivered: int, *, kept: bool) -> None:
         """Count a result over budget."""
-        saved = self.of(tenant)
-        saved.previewed += 1
+        totals = self.of(tenant)
+        totals.previewed += 1
         if not kept:
-            saved.unkept += 1
+            totals.unkept += 1
         self.meter.event("result_previewed" if kept else "result_not_kept")
         self._count(tenant, had=had, delivered=delivered)
 
@@ -56,8 +56,8 @@ class Savings:
         self._count(tenant, read_later=tokens)
 
     def _count(self, tenant: str, had: int = 0, delivered: int = 0, read_later: int = 0) -> None:
-        saved = self.of(tenant)
-        saved.had += had
-        saved.delivered += delivered
-        saved.read_later += read_later
+        totals = self.of(tenant)
+        totals.had += had
+        totals.delivered += delivered
+        totals.read_later += read_later
         self.meter.result_tokens(had=had, delivered=delivered, read_later=read_later)

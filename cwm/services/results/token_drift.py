@@ -36,14 +36,14 @@ class TokenDrift:
     _asking: BackgroundTasks = field(default_factory=BackgroundTasks)
     _logged_at: float = -math.inf
 
-    def delivered(self, text: str, counted: int) -> None:
-        """Sample a delivered text that was counted as ``counted`` tokens. Never waits, never fails."""
-        if not counted or len(text) > _MOST_CHARS or not self._chosen(text):
+    def delivered(self, text: str, own_count: int) -> None:
+        """Sample a delivered text that was counted as ``own_count`` tokens. Never waits, never fails."""
+        if not own_count or len(text) > _MOST_CHARS or not self._chosen(text):
             return
         if len(self._asking) >= _MOST_AT_ONCE:
             self.meter.event("token_drift_skipped")
             return
-        self._asking.start(self._ask(text, counted))
+        self._asking.start(self._ask(text, own_count))
 
     async def settle(self) -> None:
         """Wait for the requests under way."""
@@ -56,21 +56,21 @@ class TokenDrift:
     def _chosen(self, text: str) -> bool:
         return zlib.crc32(text.encode("utf-8", "replace")) < self.share * _HASHES
 
-    async def _ask(self, text: str, counted: int) -> None:
+    async def _ask(self, text: str, own_count: int) -> None:
         try:
             async with asyncio.timeout(_ANSWERED_WITHIN_SECONDS):
                 model = (await self.engine.models())[0].id
-                served = await self.engine.tokenize(model, text, add_special_tokens=False)
+                model_ids = await self.engine.tokenize(model, text, add_special_tokens=False)
         except (CwmError, TimeoutError, IndexError):
             self.meter.event("token_drift_unanswered")
         except Exception:
             logging.getLogger(__name__).exception("the engine could not be asked for tokens")
         else:
-            self.meter.drift(counted, len(served))
-            if abs(len(served) / counted - 1) > _LARGE:
-                self._tell_large(counted, len(served), model)
+            self.meter.drift(own_count, len(model_ids))
+            if abs(len(model_ids) / own_count - 1) > _LARGE:
+                self._tell_large(own_count, len(model_ids), model)
 
-    def _tell_large(self, counted: int, served: int, model: str) -> None:
+    def _tell_large(self, own_count: int, model_count: int, model: str) -> None:
         """Count each; log one a minute: a vocabulary that does not fit the model is far off with every text."""
         self.meter.event("token_drift_large")
         now = asyncio.get_running_loop().time()
@@ -78,5 +78,5 @@ class TokenDrift:
             self._logged_at = now
             logging.getLogger(__name__).warning(
                 "a text counted as %d tokens has %d in the vocabulary of %s: see CWM_TOKEN_VOCABULARY",
-                *(counted, served, model),
+                *(own_count, model_count, model),
             )

@@ -62,10 +62,10 @@ class EndSession:
         hashes = await self._unshared(session, prefix) if prefix else ()
         salt = prefix.cache_salt if prefix else ""
         debt = debt_of(prefix, pinned=False, hashes=hashes) if prefix else None
-        owed = await self.registry.remove_session(
+        intent = await self.registry.remove_session(
             session.tenant, session.id, self.clock.now(), salt, debt, session.created_at
         )
-        await self.release(owed)
+        await self.release(intent)
 
     async def _prefix(self, session: Session) -> Prefix | None:
         try:
@@ -79,8 +79,10 @@ class EndSession:
 
     async def _unshared(self, session: Session, prefix: Prefix) -> tuple[str, ...]:
         hashes = self.kv_tier.expected_hashes(prefix.key) or []
-        kept = await self._shared_with_others(session, prefix.token_ids) // (prefix.identity.chunk_size or 1)
-        return tuple(hashes[kept:])
+        shared_count = await self._shared_with_others(session, prefix.token_ids) // (
+            prefix.identity.chunk_size or 1
+        )
+        return tuple(hashes[shared_count:])
 
     async def _shared_with_others(self, session: Session, token_ids: TokenIds) -> int:
         longest = 0

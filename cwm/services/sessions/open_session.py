@@ -56,14 +56,14 @@ class OpenSession:
                 f"Metadata keys that begin with '{OWN}' are CWM's own.", field="metadata"
             )
         circle = circle_of_new(principal, visibility, self.visibility)
-        chosen = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
-        async with self.journal.entry(principal, "session_create", session_id=chosen):
+        new_id = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
+        async with self.journal.entry(principal, "session_create", session_id=new_id):
             identity = await self.directory.asked_for(model, principal.tenant)
-            base = salt_scope_of(self.cache_scope, principal, chosen)
+            base = salt_scope_of(self.cache_scope, principal, new_id)
             now = self.clock.now()
             session = Session(
                 tenant=principal.tenant,
-                id=chosen,
+                id=new_id,
                 owner=principal.subject,
                 model=identity.model,
                 state=SessionState.ACTIVE,

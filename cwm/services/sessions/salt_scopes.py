@@ -18,22 +18,22 @@ class SaltScopes:
 
     registry: Registry
     clock: Clock
-    _known: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
+    _scopes: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
 
     async def current(self, tenant: str, base: str) -> str:
         """The current scope. If another replica retired it, the change is seen at most two seconds later."""
-        known, until = self._known.get((tenant, base), ("", 0.0))
+        scope, until = self._scopes.get((tenant, base), ("", 0.0))
         now = self.clock.monotonic()
         if now < until:
-            return known
-        if len(self._known) >= _KEPT:
-            self._known.clear()
+            return scope
+        if len(self._scopes) >= _KEPT:
+            self._scopes.clear()
         current = await self.registry.current_scope(tenant, base)
-        self._known[tenant, base] = current, now + _KEPT_SECONDS
+        self._scopes[tenant, base] = current, now + _KEPT_SECONDS
         return current
 
     async def retire(self, tenant: str, salt_scope: str) -> str:
         """Replace a scope everywhere, so that no KV under its salt is used again. Returns its successor."""
         successor = await self.registry.retire_scope(tenant, salt_scope)
-        self._known.clear()
+        self._scopes.clear()
         return successor

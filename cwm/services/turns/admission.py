@@ -207,7 +207,7 @@ class Admission:
         request: TurnRequest,
         turn: RunningTurn,
         source: Continued | None,
-        captured: Captured | None,
+        capture: Captured | None,
         work: ExitStack,
     ) -> Outbound:
         session_id = incoming.session_id or ""
@@ -216,8 +216,8 @@ class Admission:
         if session is None:
             if identity is None:
                 return await self.without_session(principal, request, work)
-            session = await self._open(principal, incoming, identity.model, captured)
-        if captured is not None:
+            session = await self._open(principal, incoming, identity.model, capture)
+        if capture is not None:
             session = await self._revived(principal, session)
         session.require_live("a turn")
         if identity is None or identity.model != session.model:
@@ -243,19 +243,19 @@ class Admission:
             conversation is not None and (conversation.aside or asks_for_summary(messages))
         )
         if source is not None:
-            said = Said(
+            statement = Said(
                 messages, source.turn.profile, whole=False, apart=apart, chain=_after(source, messages)
             )
         else:
-            said = await self._said(
-                session, turn, messages, request.profile(), apart=apart, captured=captured
+            statement = await self._said(
+                session, turn, messages, request.profile(), apart=apart, capture=capture
             )
             if conversation is not None and is_for(session_id, conversation.session_id):
-                said = replace(said, compactions=conversation.compactions)
+                statement = replace(statement, compactions=conversation.compactions)
         if session.owner != principal.subject:
             await self.journal.shared(principal, "session", session_id=session.id, owner=session.owner)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
-        await turn.ask(session, said, cache_salt=salt, block=identity.reused_block)
+        await turn.ask(session, statement, cache_salt=salt, block=identity.reused_block)
         return Outbound(
             request,
             request.body(salt, weights=identity.expected, recorded=True, prompt=prompt),
@@ -270,23 +270,23 @@ class Admission:
         )
 
     async def successor(
-        self, principal: Principal, outbound: Outbound, gone: Sequence[str]
+        self, principal: Principal, outbound: Outbound, lost_engines: Sequence[str]
     ) -> EngineIdentity | None:
-        """An engine that does what ``gone`` would have done, and serves the session from now on; None if there is no equal one."""
+        """An engine that does what ``lost_engines`` would have done, and serves the session from now on; None if there is no equal one."""
         identity, session, directory = outbound.identity, outbound.session, self.directory
-        if identity is None or directory.is_one or directory.is_router(gone[-1]):
+        if identity is None or directory.is_one or directory.is_router(lost_engines[-1]):
             return None
-        directory.lose(gone[-1])
+        directory.lose(lost_engines[-1])
         drained = await self.registry.drained_engines()
         names = await directory.candidates(identity.model, principal.tenant)
         for name in sorted(names, key=lambda name: (name in drained, directory.is_full(name))):
-            if name in gone or directory.is_router(name) or not await directory.answers(name):
+            if name in lost_engines or directory.is_router(name) or not await directory.answers(name):
                 continue
             with suppress(CwmError):
                 other = await directory.identity(identity.model, name)
                 if other == identity:
                     if session is not None:
-                        await self.registry.settle_session(session, name, gone[-1])
+                        await self.registry.settle_session(session, name, lost_engines[-1])
                     return other
         return None
 
@@ -298,14 +298,14 @@ class Admission:
         profile: Profile,
         *,
         apart: bool,
-        captured: Captured | None,
+        capture: Captured | None,
     ) -> Said:
         """What a request with the whole conversation says, and where that leaves what was said before.
 
         CWM-3008 for the first request to a thawed session that has none of the window's messages: it would not see the window. If
         its client did not choose the session, it is a side branch instead, as a title is.
         """
-        chain = None if captured is None else captured.chain
+        chain = None if capture is None else capture.chain
         current = await self.registry.current_turn(session.tenant, session.id)
         if current is None:
             return Said(messages, profile, apart=apart, chain=chain)
@@ -316,12 +316,12 @@ class Admission:
             diverged = replace(diverged, habit=await self._habit(session, messages, diverged))
             if diverged.habit is not None:
                 self.journal.meter.event(f"turn_habit_{diverged.habit}")
-        said = Said(
+        statement = Said(
             messages, profile, apart=apart, current=current.id, line=line, diverged=diverged, chain=chain
         )
-        if session.state is SessionState.THAWED and not apart and _unrelated(said):
-            if captured is not None:
-                return replace(said, apart=True)
+        if session.state is SessionState.THAWED and not apart and _unrelated(statement):
+            if capture is not None:
+                return replace(statement, apart=True)
             raise UnrelatedTurnError(
                 f"Session '{session.id}' was thawed from window '{session.thawed_from}', and the request has none of "
                 "its messages: the model would not see the window. Send the whole conversation; or only what is "
@@ -329,7 +329,7 @@ class Admission:
                 session_id=session.id,
                 window_name=session.thawed_from,
             )
-        return said
+        return statement
 
     async def _habit(
         self, session: Session, messages: Sequence[Message], diverged: Divergence
@@ -399,12 +399,12 @@ class Admission:
         return None
 
     async def _open(
-        self, principal: Principal, incoming: ClientRequest, model: str, captured: Captured | None
+        self, principal: Principal, incoming: ClientRequest, model: str, capture: Captured | None
     ) -> Session:
         """The new session, or the one that another request just opened. CWM-3001 if the id is somebody else's."""
         session_id = incoming.session_id or ""
         try:
-            metadata, origin = (None, None) if captured is None else (captured.metadata, captured.origin)
+            metadata, origin = (None, None) if capture is None else (capture.metadata, capture.origin)
             return await self.open_session(
                 principal, session_id, model, metadata, incoming.visibility, origin
             )
@@ -438,10 +438,12 @@ def _occurrences(texts: Iterable[str], tokens: Collection[str]) -> int:
     return count
 
 
-def _unrelated(said: Said) -> bool:
+def _unrelated(statement: Said) -> bool:
     """Whether a chat has no answer of an assistant and none of the messages of the line."""
-    chat = [message for message in said.messages if message.content.get("role") != "prompt"]
-    return bool(chat) and not said.answers and not any(message.digest in said.line for message in chat)
+    chat = [message for message in statement.messages if message.content.get("role") != "prompt"]
+    return (
+        bool(chat) and not statement.answers and not any(message.digest in statement.line for message in chat)
+    )
 
 
 def _after(source: Continued, messages: Sequence[Message]) -> str | None:

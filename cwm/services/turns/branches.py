@@ -46,14 +46,14 @@ class Branches:
 
         It is by default not more visible than the turn's. CWM-1001, 1003, 2007, 3001.
         """
-        chosen = require_session_id(session_id or f"branch_{uuid4().hex[:12]}")
-        async with self.journal.entry(principal, "turn_branch", session_id=chosen) as details:
+        branch_id = require_session_id(session_id or f"branch_{uuid4().hex[:12]}")
+        async with self.journal.entry(principal, "turn_branch", session_id=branch_id) as details:
             turn, origin = await turn_of(self.registry, principal, turn_id, Right.CONTENTS)
             details.update(of_another(principal, origin.owner), turn=turn.id, token_count=turn.total_tokens)
             now = self.clock.now()
             branch = Session(
                 tenant=principal.tenant,
-                id=chosen,
+                id=branch_id,
                 owner=principal.subject,
                 model=origin.model,
                 state=SessionState.ACTIVE,
@@ -96,8 +96,10 @@ class Branches:
             details.update(of_another(principal, origin.owner), tag=name, turn=turn.id, session=origin.id)
             # A tag that the principal may not move is answered like one that it did not mean to move.
             move = move and await self._may_move(principal, name)
-            wanted = TurnTag(turn.tenant, name, turn.session_id, turn.id, principal.subject, self.clock.now())
-            tag = await self.registry.tag(wanted, move=move)
+            new_tag = TurnTag(
+                turn.tenant, name, turn.session_id, turn.id, principal.subject, self.clock.now()
+            )
+            tag = await self.registry.tag(new_tag, move=move)
             if tag is None:
                 raise _unrecorded(turn_id)
             if tag.turn_id != turn.id:

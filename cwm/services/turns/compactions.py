@@ -55,10 +55,10 @@ class Compactions:
             facts = facts_in(contents)
             return left_out(facts, request), len(facts)
 
-        missing, count = await aside(before.turn.total_tokens * _CHARACTERS_OF_A_TOKEN, compare)
+        lost_facts, count = await aside(before.turn.total_tokens * _CHARACTERS_OF_A_TOKEN, compare)
         tags = await self.history.registry.tags(turn.tenant, turn.session_id)
         tag = next((each.name for each in tags if each.turn_id == before.turn.id), None)
-        return LeftOut(turn, before.turn, tag, missing, count)
+        return LeftOut(turn, before.turn, tag, lost_facts, count)
 
     async def _newest(self, principal: Principal, of: TurnSource) -> Turn | None:
         log = await self.history.log(principal, of, MAX_TURNS)

@@ -71,8 +71,8 @@ class Conversations:
         values, origin = chains(messages, _BY_NAME), None
         if conversation.parent_session_id is not None:
             metadata[PARENT], _ = await self._own(principal, conversation.parent_session_id, model)
-        elif is_new and (answered := _at_answers(values, messages)):
-            turn = await self.registry.turn_with_chain(principal.tenant, principal.subject, answered)
+        elif is_new and (answer_chains := _at_answers(values, messages)):
+            turn = await self.registry.turn_with_chain(principal.tenant, principal.subject, answer_chains)
             if turn is not None and await self._goes_on(principal, turn, model):
                 origin = turn.id
         return Captured(session_id, metadata, values[-1] if values else None, origin)
@@ -98,11 +98,11 @@ class Conversations:
             return None
         hints = [hint for hint in (fixed, cache_key) if hint is not None]
         values = chains(messages, *hints)
-        answered = _at_answers(values, messages)
+        answer_chains = _at_answers(values, messages)
         turn = await self.registry.turn_with_chain(
-            principal.tenant, principal.subject, answered or values[-1:]
+            principal.tenant, principal.subject, answer_chains or values[-1:]
         )
-        if turn is not None and (answered or turn.abandoned or again):
+        if turn is not None and (answer_chains or turn.abandoned or again):
             session = await self._goes_on(principal, turn, model)
             if session is not None:
                 return Captured(session.id, {}, values[-1])
@@ -125,9 +125,9 @@ class Conversations:
         """
         sessions = await self._used_last(principal)
         if conversation is not None:
-            named = [each.id for each in sessions if is_for(each.id, conversation.session_id)]
-            if named:
-                return named[0]
+            session_ids = [each.id for each in sessions if is_for(each.id, conversation.session_id)]
+            if session_ids:
+                return session_ids[0]
         for session in sessions[:_LOOKED_AT] if call_id is not None else ():
             turn = await self.registry.current_turn(principal.tenant, session.id)
             messages = await self.registry.turn_messages(turn) if turn is not None else []
@@ -158,8 +158,8 @@ class Conversations:
         ]
         return sorted(own, key=lambda session: session.updated_at, reverse=True)
 
-    async def _is_sub_agents(self, listed: Session) -> bool:
-        session = await self.registry.session(listed.tenant, listed.id)
+    async def _is_sub_agents(self, candidate: Session) -> bool:
+        session = await self.registry.session(candidate.tenant, candidate.id)
         return session is not None and PARENT in session.metadata
 
     def policy(self, principal: Principal) -> Capture:
@@ -179,27 +179,27 @@ class Conversations:
 
         And whether it is the id of no session yet.
         """
-        chosen, session = session_id, None
+        own_id, session = session_id, None
         for number in range(_OTHER_IDS):
-            session = await self.registry.session(principal.tenant, chosen, any_state=True)
+            session = await self.registry.session(principal.tenant, own_id, any_state=True)
             if session is None or (
                 _is_own(principal, session)
                 and session.model == model
                 and session.state is not SessionState.DELETED
             ):
                 break
-            chosen = session_id_beside(session_id, principal.subject, model, str(number))
-        return chosen, session is None
+            own_id = session_id_beside(session_id, principal.subject, model, str(number))
+        return own_id, session is None
 
 
 def _at_answers(values: Sequence[str], messages: Sequence[Message]) -> list[str]:
     """The chains at the last answers, the last one first."""
-    answered = [
+    answer_chains = [
         value
         for value, message in zip(values, messages, strict=True)
         if message.content.get("role") == "assistant"
     ]
-    return answered[-1 : -_ANSWERS - 1 : -1]
+    return answer_chains[-1 : -_ANSWERS - 1 : -1]
 
 
 def _is_own(principal: Principal, session: Session) -> bool:

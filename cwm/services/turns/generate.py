@@ -200,8 +200,8 @@ class Generate:
             session=(session.tenant, session.id),
         )
         metadata = {**session.metadata, **template.as_metadata()}
-        said = await self._said(session, turn, template)
-        await in_flight.ask(session, said, cache_salt=generation.cache_salt, block=identity.reused_block)
+        statement = await self._said(session, turn, template)
+        await in_flight.ask(session, statement, cache_salt=generation.cache_salt, block=identity.reused_block)
         answer = await self._run(principal, session, generation, metadata, in_flight, caller)
         self.reuse.turn(principal.tenant, answer.prompt_tokens, answer.cached_tokens)
         return Generated(
@@ -279,7 +279,7 @@ class Generate:
                 answer.prompt_tokens = answer.prompt_tokens or len(generation.token_ids)
             await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
-                answered = Answered(
+                end = Answered(
                     generation.token_ids + tuple(answer.token_ids),
                     len(generation.token_ids),
                     message_of({"role": "assistant", "content": "".join(answer.texts)}),
@@ -287,11 +287,11 @@ class Generate:
                     first_token_ms=answer.first_token_ms,
                     router_decision=answer.router_decision,
                 )
-                recorded = await in_flight.record(answered, metadata, revision=session.revision) is not None
+                recorded = await in_flight.record(end, metadata, revision=session.revision) is not None
                 if in_flight.missed is not None:
                     self.journal.meter.event(f"turn_missed_{in_flight.missed}")
                 if recorded and engine_error is not None:
-                    engine_error.recorded = len(answered.token_ids)
+                    engine_error.recorded = len(end.token_ids)
         if not recorded:
             raise SessionNotActiveError(
                 f"Session '{session.id}' moved on or is no longer active: the turn is no part of it. "

@@ -142,10 +142,10 @@ class History:
             await self.note(principal, session, turn=turn.id)
         else:
             turn_id = (await self.current(principal, of))[1]
-            recorded = None if turn_id is None else await self.registry.turn(principal.tenant, turn_id)
-            if recorded is None or recorded.state is not TurnState.ENDED:
+            current_turn = None if turn_id is None else await self.registry.turn(principal.tenant, turn_id)
+            if current_turn is None or current_turn.state is not TurnState.ENDED:
                 raise TurnNotFoundError(_missing(of), turn=turn_id)
-            turn = recorded
+            turn = current_turn
         messages = await self.registry.turn_messages(turn)
         differing = await self._differing(turn.tenant, turn.session_id, [turn])
         token_ids = await self.registry.turn_tokens(turn) if tokens else None
@@ -223,7 +223,7 @@ def _habits(turns: Sequence[Turn], messages: _Contents) -> dict[str, Habit]:
         for turn in turns
         if turn.cause
     }
-    return {turn_id: known for turn_id, known in habits.items() if known is not None}
+    return {turn_id: name for turn_id, name in habits.items() if name is not None}
 
 
 def _missing(of: TurnSource) -> str:

@@ -112,7 +112,7 @@ class PassThrough:
             await request.require_media()
             incoming = replace(incoming, follows=follows)
             await self.limits.require_tokens(principal)
-            source = captured = None
+            source = capture = None
             if incoming.continued is not None:
                 request.require_continuable()
                 source = await self.admission.continuation.source(
@@ -120,18 +120,18 @@ class PassThrough:
                 )
                 incoming = replace(incoming, session_id=source.session.id)
             else:
-                captured = await self.admission.captured(principal, incoming, request)
-            chosen = _chosen(incoming, captured)
+                capture = await self.admission.captured(principal, incoming, request)
+            own_request = _chosen(incoming, capture)
             try:
-                outbound = await self._outbound(principal, chosen, request, source, captured, scope)
+                outbound = await self._outbound(principal, own_request, request, source, capture, scope)
             except SessionAlreadyExistsError:
-                if captured is None:
+                if capture is None:
                     raise
                 # Since it was looked for, somebody else has opened a session of the name that the client gives its conversation.
-                captured = await self.admission.captured(principal, incoming, request)
-                chosen = _chosen(incoming, captured)
-                outbound = await self._outbound(principal, chosen, request, source, captured, scope)
-            return await self._start(chosen, outbound, scope.pop_all(), principal)
+                capture = await self.admission.captured(principal, incoming, request)
+                own_request = _chosen(incoming, capture)
+                outbound = await self._outbound(principal, own_request, request, source, capture, scope)
+            return await self._start(own_request, outbound, scope.pop_all(), principal)
 
     async def _outbound(
         self,
@@ -139,7 +139,7 @@ class PassThrough:
         incoming: ClientRequest,
         request: TurnRequest,
         source: Continued | None,
-        captured: Captured | None,
+        capture: Captured | None,
         scope: ExitStack,
     ) -> Outbound:
         """The request as it is sent, in a turn of its session if it has one."""
@@ -150,7 +150,7 @@ class PassThrough:
         with ExitStack() as work:
             turn = work.enter_context(self.turns.begin(principal, session_id))
             outbound = await self.admission.to_session(
-                principal, incoming, request, turn, source, captured, work
+                principal, incoming, request, turn, source, capture, work
             )
             scope.push(work.pop_all())
         return outbound
@@ -189,11 +189,11 @@ class PassThrough:
                 request.left.set()
 
         answers = await asyncio.gather(*(whole(name) for name in names), return_exceptions=True)
-        answered = [answer for answer in answers if not isinstance(answer, BaseException)]
+        responses = [answer for answer in answers if not isinstance(answer, BaseException)]
         for answer in answers:
-            if isinstance(answer, BaseException) and (not answered or not isinstance(answer, CwmError)):
+            if isinstance(answer, BaseException) and (not responses or not isinstance(answer, CwmError)):
                 raise answer
-        return answered
+        return responses
 
     @property
     def aliases(self) -> ModelAliases:
@@ -205,11 +205,11 @@ class PassThrough:
 
     def _read(self, principal: Principal, incoming: ClientRequest) -> tuple[TurnRequest | CwmError, int]:
         """The request with its client's repairs, and what it costs; one that cannot be read counts too, as one."""
-        wanted = self.repairs.of(principal.tenant, incoming.headers.get("user-agent", ""))
+        repairs = self.repairs.of(principal.tenant, incoming.headers.get("user-agent", ""))
         try:
             request = self.wire.read(incoming.path, incoming.body, incoming.headers)
-            if wanted:
-                request = request.repaired(wanted)
+            if repairs:
+                request = request.repaired(repairs)
         except CwmError as error:
             return error, 1
         return request, request.sequences
@@ -227,8 +227,8 @@ class PassThrough:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
-                served = replace(outbound, engine=exchange.engine)
-                await self._settle(incoming, served, head, answer, principal, exchange.first_token_ms)
+                final_outbound = replace(outbound, engine=exchange.engine)
+                await self._settle(incoming, final_outbound, head, answer, principal, exchange.first_token_ms)
 
         session = None
         if principal is not None and outbound.turn is not None:
@@ -266,16 +266,16 @@ class PassThrough:
         )
 
     async def _successor(
-        self, principal: Principal, outbound: Outbound, gone: list[str], scope: ExitStack
+        self, principal: Principal, outbound: Outbound, lost_engines: list[str], scope: ExitStack
     ) -> Engine | None:
         """An engine in place of those that are gone. It counts as its work until ``scope`` is closed."""
-        if len(gone) >= _MOST_ENGINES:
+        if len(lost_engines) >= _MOST_ENGINES:
             # What kills one engine after another may be the request.
             return None
-        identity = await self.admission.successor(principal, outbound, gone)
+        identity = await self.admission.successor(principal, outbound, lost_engines)
         if identity is None:
             return None
-        gone.append(identity.engine)
+        lost_engines.append(identity.engine)
         scope.enter_context(self.admission.directory.works(identity.engine))
         self.journal.meter.event("answer_gone_on")
         return self.engine.on(identity.engine)
@@ -326,9 +326,11 @@ class PassThrough:
         if token_ids is not None:
             message = None if content is None else message_of(content)
             cached = None if usage is None else usage.cached_tokens
-            left = outbound.left.is_set()
+            was_abandoned = outbound.left.is_set()
             await outbound.turn.record(
-                Answered(token_ids, prompt_tokens, message, cached, left, first_token_ms, head.decision)
+                Answered(
+                    token_ids, prompt_tokens, message, cached, was_abandoned, first_token_ms, head.decision
+                )
             )
             await self._keep(outbound, answer, principal, outbound.turn)
             if outbound.turn.missed is not None:
@@ -348,8 +350,8 @@ class PassThrough:
         if principal is None or ask is None or content is None:
             return
         if self.turns.keep.of(principal.tenant).messages:
-            recorded = (None, None) if turn is None else (turn.session_id, turn.id)
-            await self.responses.keep(principal, ask, content, *recorded)
+            place = (None, None) if turn is None else (turn.session_id, turn.id)
+            await self.responses.keep(principal, ask, content, *place)
 
     def _let_go(self, principal: Principal, ask: ResponseAsk) -> None:
         """Of a conversation to which nothing was added."""
@@ -360,14 +362,14 @@ class PassThrough:
 
 def _hides_ids(outbound: Outbound, head: Head) -> bool:
     """Whether the engine answers without what makes it tell ids: it then does not repeat the headers that ask for them."""
-    wanted = outbound.request.engine_headers(recorded=outbound.ids_requested)
+    names = outbound.request.engine_headers(recorded=outbound.ids_requested)
     present = {name.lower() for name, _ in head.headers}
-    return head.status == HTTPStatus.OK and any(name.encode() not in present for name in wanted)
+    return head.status == HTTPStatus.OK and any(name.encode() not in present for name in names)
 
 
-def _chosen(incoming: ClientRequest, captured: Captured | None) -> ClientRequest:
+def _chosen(incoming: ClientRequest, capture: Captured | None) -> ClientRequest:
     """The request in the session that was found for it."""
-    return incoming if captured is None else replace(incoming, session_id=captured.session_id)
+    return incoming if capture is None else replace(incoming, session_id=capture.session_id)
 
 
 def _departure(incoming: ClientRequest, outbound: Outbound) -> tuple[Mapping[str, str], Departure]:

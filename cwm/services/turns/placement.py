@@ -48,8 +48,8 @@ class Said:
 
     def replaces_beginning(self, line: Sequence[str]) -> bool:
         """Whether a message that the ``line`` does not have, a summary, stands where its first messages did, before its last answers."""
-        kept = self.answers.intersection(line)
-        before = [*takewhile(lambda message: message.digest not in kept, self.messages)]
+        own_answers = self.answers.intersection(line)
+        before = [*takewhile(lambda message: message.digest not in own_answers, self.messages)]
         opening = next((each.digest for each in before if each.content.get("role") == "user"), None)
         if opening is None or opening in line or len(before) == len(self.messages):
             return False
@@ -94,46 +94,48 @@ class Placement:
 
     records: TurnRecords
 
-    async def __call__(self, turn: Turn, prompt: Prompt, said: Said) -> Parentage:
+    async def __call__(self, turn: Turn, prompt: Prompt, statement: Said) -> Parentage:
         """The place of an asked turn with this prompt. CWM-4002.
 
         If a recorded turn that must be compared is damaged, this one begins a tree of its own and is current, unless it is apart.
         """
         try:
-            return await self._parentage(turn, prompt, said)
+            return await self._parentage(turn, prompt, statement)
         except StorageCorruptionError:
-            return _alone(said)
+            return _alone(statement)
 
-    async def _parentage(self, turn: Turn, prompt: Prompt, said: Said) -> Parentage:
+    async def _parentage(self, turn: Turn, prompt: Prompt, statement: Said) -> Parentage:
         current = await self.records.current_turn(turn.tenant, turn.session_id)
         if current is None:
-            return _alone(said)
+            return _alone(statement)
         digests = prompt.digests((current.prompt_tokens, current.total_tokens))
         parent, parent_at = (
             (current, current.total_tokens)
             if digests.get(current.total_tokens) == current.digest and turn.number == current.number + 1
             else await self._parent(turn, prompt, current, digests)
         )
-        line = said.line if current.id == said.current else await self.records.message_digests(current)
+        line = (
+            statement.line if current.id == statement.current else await self.records.message_digests(current)
+        )
         on_line = parent is not None and parent.id == current.id
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
         extends = digests.get(current.prompt_tokens) == current.prompt_digest
-        carries = bool(said.answers.intersection(line)) if line else bool(said.answers)
+        carries = bool(statement.answers.intersection(line)) if line else bool(statement.answers)
         continues = parent is not None and parent_at >= parent.prompt_tokens
         is_summary = (
-            said.whole
-            and not (said.apart or continues)
+            statement.whole
+            and not (statement.apart or continues)
             and compacts(
-                turn, current, extends=extends, carries=carries and not said.replaces_beginning(line)
+                turn, current, extends=extends, carries=carries and not statement.replaces_beginning(line)
             )
         )
-        request_digests = tuple(message.digest for message in said.messages)
+        request_digests = tuple(message.digest for message in statement.messages)
         return Parentage(
             parent,
             parent_at,
-            common_length(request_digests, tuple(inherited)) if said.whole else len(inherited),
+            common_length(request_digests, tuple(inherited)) if statement.whole else len(inherited),
             continues,
-            Standing.SIDE if said.apart else standing(turn, current, extends=extends, carries=carries),
+            Standing.SIDE if statement.apart else standing(turn, current, extends=extends, carries=carries),
             current if is_summary else None,
         )
 
@@ -146,9 +148,9 @@ class Placement:
             # Only what came after the current turn, or was asked again beside it, can be continued further.
             query = replace(_RECENT, first=current.number - _BESIDE)
         recent = [
-            recorded
-            for recorded in await self.records.turns(turn.tenant, turn.session_id, query)
-            if recorded.state is TurnState.ENDED
+            candidate
+            for candidate in await self.records.turns(turn.tenant, turn.session_id, query)
+            if candidate.state is TurnState.ENDED
         ]
         lengths = {length for one in recent for length in (one.prompt_tokens, one.total_tokens)}
         digests = prompt.digests(lengths)
@@ -182,6 +184,6 @@ class Placement:
         return parent, longest if parent else 0
 
 
-def _alone(said: Said) -> Parentage:
+def _alone(statement: Said) -> Parentage:
     """The place of a turn with nothing before it."""
-    return Parentage(standing=Standing.SIDE if said.apart else Standing.NEXT)
+    return Parentage(standing=Standing.SIDE if statement.apart else Standing.NEXT)

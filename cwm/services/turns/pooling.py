@@ -58,12 +58,12 @@ class Pooling:
             await limits.spend(
                 principal, await aside(len(answer.content), partial(used_tokens, answer.content))
             )
-            asked = fields.get("model") or model
-            return answer if asked == model else self._renamed(answer, model, asked)
+            client_name = fields.get("model") or model
+            return answer if client_name == model else self._renamed(answer, model, client_name)
 
-    def _renamed(self, answer: PooledAnswer, served: str, asked: str) -> PooledAnswer:
-        named, content = self.pass_through.wire.renaming(served, asked), answer.content
-        return replace(answer, content=named(content[:_HEAD_BYTES]) + content[_HEAD_BYTES:])
+    def _renamed(self, answer: PooledAnswer, served_name: str, client_name: str) -> PooledAnswer:
+        rename, content = self.pass_through.wire.renaming(served_name, client_name), answer.content
+        return replace(answer, content=rename(content[:_HEAD_BYTES]) + content[_HEAD_BYTES:])
 
     async def _answer(self, tenant: str, model: str, request: ClientRequest) -> PooledAnswer:
         """The answer of one engine; of another one if that is gone, which has said nothing to the client."""
@@ -76,23 +76,23 @@ class Pooling:
                 raise
             directory.lose(engine)
             try:
-                other = await self._engine(tenant, model, gone=engine)
+                other = await self._engine(tenant, model, lost_engine=engine)
             except CwmError:
                 raise lost from None
         self.pass_through.journal.meter.event("answer_gone_on")
         return await self._ask(other, request)
 
-    async def _engine(self, tenant: str, model: str, gone: str = "") -> str:
-        """The name of the engine that takes the request. In place of one that is ``gone``, it is no router and answers."""
+    async def _engine(self, tenant: str, model: str, lost_engine: str = "") -> str:
+        """The name of the engine that takes the request. In place of ``lost_engine``, it is no router and answers."""
         admission = self.pass_through.admission
         directory = admission.directory
         candidates = await directory.candidates(model, tenant)
-        if gone:
+        if lost_engine:
             candidates = tuple(
                 [
                     name
                     for name in candidates
-                    if name != gone and not directory.is_router(name) and await directory.answers(name)
+                    if name != lost_engine and not directory.is_router(name) and await directory.answers(name)
                 ]
             )
         drained = await admission.registry.drained_engines()
@@ -118,9 +118,9 @@ class Pooling:
                 return PooledAnswer(upstream.status, upstream.headers, content)
 
 
-async def _unless_left(left: asyncio.Event, asking: Coroutine[Any, Any, PooledAnswer]) -> PooledAnswer:
+async def _unless_left(departure: asyncio.Event, asking: Coroutine[Any, Any, PooledAnswer]) -> PooledAnswer:
     """The answer. CWM-5001 if its client leaves before it is whole: the request ends, in the engine too."""
-    answer, leaving = asyncio.create_task(asking), asyncio.create_task(left.wait())
+    answer, leaving = asyncio.create_task(asking), asyncio.create_task(departure.wait())
     try:
         await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():

@@ -86,8 +86,10 @@ class Search:
         searched = 0
         async for session, up_to in self._conversations(principal, of, mark):
             here = SessionMark(session.created_at, session.id)
-            matches, read = await self.history.registry.findings(principal.tenant, session.id, words, up_to)
-            searched += read
+            matches, message_count = await self.history.registry.findings(
+                principal.tenant, session.id, words, up_to
+            )
+            searched += message_count
             if mark is not None and mark.session == here:
                 matches = [each for each in matches if (each.number, each.index) < (mark.number, mark.index)]
             if matches and of is None:

@@ -66,7 +66,7 @@ class Turns:
     lines: OrderedDict[_Key, Sequence[str]] = field(default_factory=OrderedDict)
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
-    _left: list[Turn] = field(default_factory=list)
+    _leftovers: list[Turn] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
@@ -103,14 +103,14 @@ class Turns:
 
     async def forget(self, *turns: Turn) -> None:
         """Forget turns that left no answer, and those for which that failed before."""
-        self._left.extend(turns)
+        self._leftovers.extend(turns)
         with suppress(CwmError):
-            while self._left:
-                turn = self._left.pop()
+            while self._leftovers:
+                turn = self._leftovers.pop()
                 try:
                     await self.records.drop_turn(turn)
                 except BaseException:
-                    self._left.append(turn)
+                    self._leftovers.append(turn)
                     raise
 
     def remember(self, turn: Turn, messages: Sequence[Message]) -> None:
@@ -137,8 +137,8 @@ class RunningTurn:
     _turns: Turns
     _principal: Principal
     _session_id: str
-    _said: Said = field(default_factory=Said)
-    _asked: Turn | None = None
+    _statement: Said = field(default_factory=Said)
+    _pending: Turn | None = None
     _id: str | None = None
     _block: int = 0
     _missed: Miss | None = None
@@ -156,7 +156,7 @@ class RunningTurn:
     @property
     def diverged(self) -> Divergence | None:
         """Where its request leaves what was recorded."""
-        return self._said.diverged
+        return self._statement.diverged
 
     @property
     def missed(self) -> Miss | None:
@@ -170,11 +170,11 @@ class RunningTurn:
 
     async def line(self, current: Turn) -> Sequence[str]:
         """The digests of the messages of an ended turn. CWM-4004."""
-        known = self._turns.lines.get((current.tenant, current.id))
-        return await self._turns.records.message_digests(current) if known is None else known
+        digests = self._turns.lines.get((current.tenant, current.id))
+        return await self._turns.records.message_digests(current) if digests is None else digests
 
     async def ask(
-        self, session: Session, said: Said, *, cache_salt: str | None = None, block: int = 0
+        self, session: Session, statement: Said, *, cache_salt: str | None = None, block: int = 0
     ) -> None:
         """Record that the turn is asked in ``session``, of an engine that reuses KV in blocks of so many tokens (0: unknown).
 
@@ -190,13 +190,13 @@ class RunningTurn:
             author=self._principal.subject,
             asked_at=turns.clock.now(),
             client=ORIGIN.get().user_agent or "",
-            profile=said.profile,
-            chain=said.chain,
-            compactions=said.compactions,
+            profile=statement.profile,
+            chain=statement.chain,
+            compactions=statement.compactions,
             cache_salt=cache_salt,
             trace_id=trace_id_of(turns.tracer.carrier()),
         )
-        if (diverged := said.diverged) is not None:
+        if (diverged := statement.diverged) is not None:
             turn = replace(
                 turn,
                 diverged_at=diverged.message,
@@ -205,9 +205,9 @@ class RunningTurn:
                 new_message=diverged.new,
             )
         await turns.forget()
-        self._said, self._id, self._block = said, turn.id, block
-        self._asked = await turns.records.begin_turn(turn, session.created_at)
-        if self._asked is None:
+        self._statement, self._id, self._block = statement, turn.id, block
+        self._pending = await turns.records.begin_turn(turn, session.created_at)
+        if self._pending is None:
             raise SessionNotActiveError(
                 f"Session '{session.id}' moved on or is no longer active; look at it and take the turn again.",
                 session_id=session.id,
@@ -215,7 +215,7 @@ class RunningTurn:
 
     async def record(
         self,
-        answered: Answered,
+        end: Answered,
         metadata: Mapping[str, Any] | None = None,
         *,
         revision: int | None = None,
@@ -225,11 +225,11 @@ class RunningTurn:
         Returns None and writes an audit event if the session was frozen or ended meanwhile, if another session has
         its id now, or if it is no longer at ``revision``. CWM-4001.
         """
-        pending, self._asked = self._asked, None
+        pending, self._pending = self._pending, None
         if pending is None:
             return None
-        total = len(answered.token_ids)
-        prompt = Prompt(answered.token_ids, pack(answered.token_ids), answered.prompt_tokens)
+        total = len(end.token_ids)
+        prompt = Prompt(end.token_ids, pack(end.token_ids), end.prompt_tokens)
         digests = digests_at(prompt.packed, (prompt.length, total))
         turn = replace(
             pending,
@@ -237,17 +237,17 @@ class RunningTurn:
             total_tokens=total,
             prompt_digest=digests[prompt.length],
             digest=digests[total],
-            cached_tokens=answered.cached_tokens,
-            abandoned=answered.abandoned,
-            first_token_ms=answered.first_token_ms,
-            router_decision=answered.router_decision,
+            cached_tokens=end.cached_tokens,
+            abandoned=end.abandoned,
+            first_token_ms=end.first_token_ms,
+            router_decision=end.router_decision,
             ended_at=self._turns.clock.now(),
-            chain=_chain(pending, answered),
+            chain=_chain(pending, end),
         )
         records = self._turns.records
         try:
-            parentage = await Placement(records)(turn, prompt, self._said)
-            messages = [*self._said.messages, *((answered.message,) if answered.message else ())]
+            parentage = await Placement(records)(turn, prompt, self._statement)
+            messages = [*self._statement.messages, *((end.message,) if end.message else ())]
             if not self._turns.keep.of(turn.tenant).messages:
                 messages = [Message(message.digest) for message in messages]
             turn = replace(
@@ -264,17 +264,17 @@ class RunningTurn:
             session = await records.end_turn(
                 turn,
                 TurnParts(
-                    answered.token_ids[parentage.parent_at :],
-                    tuple(messages[parentage.parent_messages if self._said.whole else 0 :]),
+                    end.token_ids[parentage.parent_at :],
+                    tuple(messages[parentage.parent_messages if self._statement.whole else 0 :]),
                 ),
                 metadata,
                 revision,
                 begins_line=parentage.standing is Standing.FIRST,
             )
         except CwmError:
-            self._asked = pending
+            self._pending = pending
             raise
-        if self._said.whole:
+        if self._statement.whole:
             self._turns.remember(turn, messages)
         if session is None:
             await self.lost("session moved on or no longer live", total)
@@ -303,7 +303,7 @@ class RunningTurn:
 
     async def close(self) -> None:
         """Forget a turn that left no answer."""
-        pending, self._asked = self._asked, None
+        pending, self._pending = self._pending, None
         if pending is not None:
             await self._turns.forget(pending)
 
@@ -357,8 +357,8 @@ class RunningTurn:
         )
 
 
-def _chain(asked: Turn, answered: Answered) -> str | None:
+def _chain(turn: Turn, end: Answered) -> str | None:
     """An abandoned turn's stays that of its request, so that the request is found when it is sent again."""
-    if asked.chain is None or answered.message is None or answered.abandoned:
-        return asked.chain
-    return chained(asked.chain, answered.message.digest)
+    if turn.chain is None or end.message is None or end.abandoned:
+        return turn.chain
+    return chained(turn.chain, end.message.digest)

@@ -112,8 +112,8 @@ class Autosave:
         """A session that nobody uses again is deleted by then."""
         tenant, by_content = session.tenant, session.by_content
         ttl = self.retention.ttl_of(tenant, by_content=by_content)
-        kept = self.retention.kept_of(tenant, by_content=by_content)
-        return round(ttl + kept) if ttl and kept else None
+        grace = self.retention.kept_of(tenant, by_content=by_content)
+        return round(ttl + grace) if ttl and grace else None
 
     async def _delete_older(self, session: Session, keep: int) -> list[Step]:
         """Their blocks stay: other turns of the session may need them, and the tiers evict what nobody uses."""

@@ -80,8 +80,8 @@ class Person:
             with suppress(WindowNotFoundError):
                 await self.delete_window(operator, window.name, force=True)
                 counts["windows"] += 1
-        while kept := await self.conversations.of_owner(tenant, subject):
-            for conversation in kept:
+        while conversations := await self.conversations.of_owner(tenant, subject):
+            for conversation in conversations:
                 await self.conversations.remove(tenant, subject, conversation.id)
                 counts["conversations"] += 1
         await self._untag(await self._tags(tenant, subject), counts)
@@ -133,16 +133,16 @@ class Person:
     async def _kept(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
         """Of OpenAI's API."""
         last = ""
-        while kept := await self.responses.of_owner(tenant, subject, last, _PAGE):
-            for response in kept:
+        while responses := await self.responses.of_owner(tenant, subject, last, _PAGE):
+            for response in responses:
                 yield {"kind": "response", **asdict(response)}
-            last = kept[-1].id
+            last = responses[-1].id
         last = ""
-        while begun := await self.conversations.of_owner(tenant, subject, last, _PAGE):
-            for conversation in begun:
+        while conversations := await self.conversations.of_owner(tenant, subject, last, _PAGE):
+            for conversation in conversations:
                 items = await self.conversations.items(tenant, subject, conversation.id)
                 yield {"kind": "conversation", **asdict(conversation), "items": items}
-            last = begun[-1].id
+            last = conversations[-1].id
 
     async def _possessions(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
         for tag in await self._tags(tenant, subject):

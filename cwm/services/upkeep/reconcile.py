@@ -258,8 +258,8 @@ class Reconcile:
             detail = f"{len(debt_intent.debt.hashes)} chunks to delete"
             outcome = StepOutcome.PLANNED
             if not dry_run:
-                settled = await self._compared(debt_intent) and await self.release(debt_intent, unpin=False)
-                outcome = StepOutcome.DONE if settled else StepOutcome.POSTPONED
+                is_paid = await self._compared(debt_intent) and await self.release(debt_intent, unpin=False)
+                outcome = StepOutcome.DONE if is_paid else StepOutcome.POSTPONED
             of_session = not debt_intent.window_name
             steps.append(Step("release", debt_intent.tenant, subject, outcome, detail, of_session=of_session))
         return steps

@@ -146,9 +146,9 @@ class Renewal:
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
         prefix = Prefix(fitting(token_ids, identity), salt, identity)
         pinned = window.retention is Retention.GUARANTEED and prefix.chunk_count > 0
-        owed = debt_of(prefix, pinned=pinned, hashes=await self._unshared(window, prefix))
+        old_debt = debt_of(prefix, pinned=pinned, hashes=await self._unshared(window, prefix))
         # A gateway that dies from here on leaves a debt, which the next one pays.
-        intent = await self.registry.begin_renewal(window, salt, owed, self.clock.now())
+        intent = await self.registry.begin_renewal(window, salt, old_debt, self.clock.now())
         if intent is None:
             return False
         # What the client sees of the chat template stays what it was.

@@ -35,8 +35,8 @@ class Lifetime(Protocol):
 
 def lifetimes(lifetime: Lifetime, tenant: str | None) -> Iterator[tuple[float, bool | None]]:
     """Each that is not for ever, in seconds, and which sessions of a tenant have it: see ``SessionsSince.by_content``."""
-    others, found = (lifetime(tenant, by_content=by_content) for by_content in (False, True))
-    kinds = [(others, None)] if others == found else [(others, False), (found, True)]
+    by_name, by_words = (lifetime(tenant, by_content=by_content) for by_content in (False, True))
+    kinds = [(by_name, None)] if by_name == by_words else [(by_name, False), (by_words, True)]
     yield from ((seconds, kind) for seconds, kind in kinds if seconds)
 
 
@@ -185,10 +185,10 @@ class Retain:
         """A conversation without a session lives as long as a session in which nothing is said."""
         own, now, steps = frozenset(self.policy.keep.by_tenant), self.clock.now(), list[Step]()
         for tenant in (None, *sorted(own)):
-            ttl, kept = self.policy.ttl_of(tenant), self.policy.kept_of(tenant)
-            if not ttl or not kept:
+            ttl, grace = self.policy.ttl_of(tenant), self.policy.kept_of(tenant)
+            if not ttl or not grace:
                 continue
-            since, but = now - timedelta(seconds=ttl + kept), frozenset[str]() if tenant else own
+            since, but = now - timedelta(seconds=ttl + grace), frozenset[str]() if tenant else own
             query = SessionsSince(since, _AT_ONCE, tenant, but)
             for unused in await self.conversations.unused_of_every_tenant(query):
                 if not dry_run:

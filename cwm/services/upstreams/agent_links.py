@@ -63,9 +63,9 @@ class AgentLinks(AgentPart):
         """Its own session with the upstream, or None."""
         return own.session if (own := self._sessions.get(link)) is not None else None
 
-    async def session(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
+    async def session(self, link: Link, authorization: str | None, listener: Heard) -> UpstreamSession:
         """Its own session with the upstream, opened if needed. Raises UpstreamAwayError."""
-        return (await self._upstream(link, authorization, heard)).session
+        return (await self._upstream(link, authorization, listener)).session
 
     def catalogue(self, link: Link) -> Catalogue | None:
         """What the upstream offers to this caller; None before the first list."""
@@ -89,9 +89,9 @@ class AgentLinks(AgentPart):
         """The attempts to list the upstream's offers, running and failed ones."""
         return self._attempts.setdefault(link, Attempts(link, back))
 
-    async def offers(self, link: Link, kind: OfferKind, authorization: str | None, heard: Heard) -> Offers:
+    async def offers(self, link: Link, kind: OfferKind, authorization: str | None, listener: Heard) -> Offers:
         """The upstream's offers of one kind to this caller. Raises UpstreamError."""
-        own = await self._upstream(link, authorization, heard)
+        own = await self._upstream(link, authorization, listener)
         async with own.lock:
             if kind in own.stale:
                 kinds = kinds_of(kind)
@@ -107,10 +107,10 @@ class AgentLinks(AgentPart):
                     raise
             return own.catalogue.of(kind)
 
-    def outdated(self, link: Link, heard: OfferKind) -> None:
+    def outdated(self, link: Link, kind: OfferKind) -> None:
         """Mark a kind of offers stale; the next use lists it again."""
         if (own := self._sessions.get(link)) is not None:
-            own.stale |= kinds_of(heard)
+            own.stale |= kinds_of(kind)
 
     def drop(self, link: Link, session: UpstreamSession) -> None:
         """Stop using a session that the upstream no longer knows."""
@@ -153,7 +153,7 @@ class AgentLinks(AgentPart):
         closing = [own.session.close(end=end or not _resumable(own)) for own in sessions]
         return asyncio.gather(*closing, *(each.stop() for each in self._attempts.values()))
 
-    async def _upstream(self, link: Link, authorization: str | None, heard: Heard) -> _OwnSession:
+    async def _upstream(self, link: Link, authorization: str | None, listener: Heard) -> _OwnSession:
         async with self._opening.setdefault(link, asyncio.Lock()):
             self.agent.refuse_if_ended()
             own = self._sessions.get(link)
@@ -162,7 +162,7 @@ class AgentLinks(AgentPart):
                 await own.session.close(end=False)
                 own = None
             if own is None:
-                own = await self._open(link, authorization, heard)
+                own = await self._open(link, authorization, listener)
                 try:
                     self.agent.refuse_if_ended()
                 except AgentSessionNotFoundError:
@@ -173,11 +173,11 @@ class AgentLinks(AgentPart):
                     await watches.renew(own.session)
         return own
 
-    async def _open(self, link: Link, authorization: str | None, heard: Heard) -> _OwnSession:
+    async def _open(self, link: Link, authorization: str | None, listener: Heard) -> _OwnSession:
         name, stale_value = stored_as(link), self._stale_values.get(link)
         stored = (await self.agent.store.recall(self.agent.key)).get(name)
         if stored is None or stored == stale_value:
-            session = await link.connector.open(link.spec, authorization=authorization, heard=heard)
+            session = await link.connector.open(link.spec, authorization=authorization, heard=listener)
             resume_value = session.resume_with
             if resume_value is None:
                 return _OwnSession(session, link.new_catalogue(), None)
@@ -198,7 +198,7 @@ class AgentLinks(AgentPart):
             # Another replica opened a session for this agent session at the same time: resume that one.
             await session.close(end=True)
         session = await link.connector.open(
-            link.spec, authorization=authorization, resume=stored, heard=heard
+            link.spec, authorization=authorization, resume=stored, heard=listener
         )
         return _OwnSession(session, link.new_catalogue(), stored)
 

@@ -56,11 +56,11 @@ class Catalogue:
         self._watch = watch
         self._versions: Versions = {}
         self._offers: dict[OfferKind, Offers] = {}
-        self._missing: dict[OfferKind, str] = {}
+        self._omissions: dict[OfferKind, str] = {}
 
     def missing(self, kind: OfferKind) -> str | None:
         """What the lists of this kind leave out, and why; None if nothing."""
-        reasons = [self._missing.get(kind)]
+        reasons = [self._omissions.get(kind)]
         if kind is OfferKind.TOOLS and self._spec.pin_tools and (unaccepted := self._unaccepted()):
             names = ", ".join(sorted(unaccepted)[:_MOST_NAMES])
             reasons.append(
@@ -111,12 +111,12 @@ class Catalogue:
             raise refusals[0]
         return changed
 
-    def _note_missing(self, kind: OfferKind, missing: str | None) -> None:
-        if missing is None:
-            self._missing.pop(kind, None)
-        elif self._missing.get(kind) != missing:
-            self._missing[kind] = missing
-            _log.warning("upstream %s: %s", self._spec.name, missing)
+    def _note_missing(self, kind: OfferKind, omission: str | None) -> None:
+        if omission is None:
+            self._omissions.pop(kind, None)
+        elif self._omissions.get(kind) != omission:
+            self._omissions[kind] = omission
+            _log.warning("upstream %s: %s", self._spec.name, omission)
 
 
 ALL_KINDS: Final = frozenset(OfferKind)
@@ -240,11 +240,11 @@ class Link:
         session = self.session
         if session is None or session.hears or self.clock.monotonic() - self._listed_at < FRESH_SECONDS:
             return
-        listed = self._listed
+        event = self._listed
         self.doubt()
         with suppress(TimeoutError):
             async with asyncio.timeout(_MOMENT_SECONDS):
-                await listed.wait()
+                await event.wait()
 
     async def aclose(self) -> None:
         if self._task is not None:

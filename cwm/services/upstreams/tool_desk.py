@@ -28,13 +28,13 @@ class ToolDesk:
 
     async def listed(self, upstream: str | None = None) -> list[SeenTool]:
         """The version of each tool that was offered last. CWM-1003 if nothing is known of the upstream; CWM-4002."""
-        seen = await self.tools.listed(upstream)
-        if upstream is not None and not seen:
+        tools = await self.tools.listed(upstream)
+        if upstream is not None and not tools:
             raise InvalidParameterError(
                 f"No gateway on this database has listed the tools of an upstream {upstream[:64]}.",
                 field="upstream",
             )
-        return newest(seen)
+        return newest(tools)
 
     async def accept(self, upstream: str, tools: Sequence[str], by: str = OPERATOR) -> list[SeenTool]:
         """Accept what changed of these tools, or of all if none is named, in the name of ``by``; returns it. CWM-1003 as for ``listed``; CWM-4001."""
@@ -44,9 +44,9 @@ class ToolDesk:
                 raise InvalidParameterError(
                     f"Upstream {upstream} was never seen to offer {tool[:64]}.", field="tool"
                 )
-        accepted = await self.tools.accept(upstream, tools, self.clock.now())
-        if accepted:
-            names_accepted = sorted({each.version.tool for each in accepted})
+        versions = await self.tools.accept(upstream, tools, self.clock.now())
+        if versions:
+            names_accepted = sorted({each.version.tool for each in versions})
             details = {
                 "upstream": upstream,
                 "tools": names_accepted[:_MOST_NAMES],
@@ -55,4 +55,4 @@ class ToolDesk:
             await self.audit.record(
                 AuditEvent(self.clock.now(), self.tenant, by, "upstream.accept", "success", details=details)
             )
-        return accepted
+        return versions

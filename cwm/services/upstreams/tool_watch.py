@@ -39,7 +39,7 @@ class ToolWatch:
     clock: Clock
     tenant: str
     _unaccepted: dict[str, dict[tuple[str, str], datetime]] = field(default_factory=dict)
-    _noted: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    _keys: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     _read_at: dict[str, float] = field(default_factory=dict)
     _told_at: dict[str, float] = field(default_factory=dict)
 
@@ -51,21 +51,21 @@ class ToolWatch:
         # Of two with the same name the first wins, as among offers.
         versions = {str(each["name"]): version_of(each) for each in reversed(definitions)}
         keys = frozenset(version.key for version in versions.values())
-        if self._noted.get(spec.name) == keys:
+        if self._keys.get(spec.name) == keys:
             await self.refresh(spec.name)
             return versions
-        offered = list({version.key: version for version in versions.values()}.values())
+        unique_versions = list({version.key: version for version in versions.values()}.values())
         try:
-            seen, new = await self.tools.note(spec.name, offered, self.clock.now())
+            known_tools, new = await self.tools.note(spec.name, unique_versions, self.clock.now())
         except CwmError as error:
             _log.warning("the tools of upstream %s could not be compared: %s", spec.name, error.message)
             if spec.pin_tools:
                 raise UpstreamAwayError("its tools are pinned, and what they were cannot be read") from error
             return versions
-        self._noted[spec.name] = keys
-        self._remember(spec.name, seen)
+        self._keys[spec.name] = keys
+        self._remember(spec.name, known_tools)
         if new:
-            await self._tell(spec, seen, new)
+            await self._tell(spec, known_tools, new)
         return versions
 
     async def refresh(self, upstream: str) -> None:
@@ -84,13 +84,15 @@ class ToolWatch:
             return {}
         return {name: waiting[each.key] for name, each in versions.items() if each.key in waiting}
 
-    def _remember(self, upstream: str, seen: Sequence[SeenTool]) -> None:
+    def _remember(self, upstream: str, known_tools: Sequence[SeenTool]) -> None:
         self._read_at[upstream] = self.clock.monotonic()
         self._unaccepted[upstream] = {
-            each.version.key: each.seen_at for each in seen if each.accepted_at is None
+            each.version.key: each.seen_at for each in known_tools if each.accepted_at is None
         }
 
-    async def _tell(self, spec: UpstreamSpec, seen: Sequence[SeenTool], new: Sequence[ToolVersion]) -> None:
+    async def _tell(
+        self, spec: UpstreamSpec, known_tools: Sequence[SeenTool], new: Sequence[ToolVersion]
+    ) -> None:
         """Count each new version; log and record them, once a minute for one upstream."""
         for _ in new:
             self.meter.event("upstream_tool_changed")
@@ -99,12 +101,12 @@ class ToolWatch:
             return
         self._told_at[spec.name] = now
         keys = {version.key for version in new}
-        before = {each.version.tool for each in seen if each.version.key not in keys}
-        changed = sorted({version.tool for version in new} & before)
-        added = sorted({version.tool for version in new} - before)
+        before = {each.version.tool for each in known_tools if each.version.key not in keys}
+        changed_names = sorted({version.tool for version in new} & before)
+        added_names = sorted({version.tool for version in new} - before)
         _log.warning(
             "upstream %s offers other tools than before: changed %s, added %s%s",
-            *(spec.name, changed[:_MOST_NAMES], added[:_MOST_NAMES]),
+            *(spec.name, changed_names[:_MOST_NAMES], added_names[:_MOST_NAMES]),
             "; hidden until they are accepted" if spec.pin_tools else "",
         )
         with suppress(CwmError):
@@ -118,8 +120,8 @@ class ToolWatch:
                     severity=Severity.WARNING,
                     details={
                         "upstream": spec.name,
-                        "changed": changed[:_MOST_NAMES],
-                        "added": added[:_MOST_NAMES],
+                        "changed": changed_names[:_MOST_NAMES],
+                        "added": added_names[:_MOST_NAMES],
                         "count": len(new),
                     },
                 )

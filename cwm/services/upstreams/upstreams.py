@@ -124,7 +124,7 @@ class Upstreams:
         results = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
         offers: dict[str, Offer] = {}
         absent: dict[str, str] = {}
-        changed: dict[str, datetime] = {}
+        changes: dict[str, datetime] = {}
         for link, result in zip(links, results, strict=True):
             if isinstance(result, str):
                 absent[link.spec.name] = result
@@ -133,11 +133,11 @@ class Upstreams:
                 catalogue = caller.links.catalogue(link) if link.by_caller else link.catalogue
                 if catalogue is None:
                     continue
-                if (missing := catalogue.missing(kind)) is not None:
-                    absent[link.spec.name] = missing
+                if (omission := catalogue.missing(kind)) is not None:
+                    absent[link.spec.name] = omission
                 if kind is OfferKind.TOOLS:
-                    changed |= catalogue.changed()
-        return Offering(offers, absent, changed)
+                    changes |= catalogue.changed()
+        return Offering(offers, absent, changes)
 
     async def offer(self, caller: CallerOf, kind: OfferKind, exposed: str) -> Offer | None:
         """The tool or prompt with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""

@@ -109,8 +109,8 @@ class Browse:
         CWM-1003 for a page size or offset out of bounds, and for a cursor that has expired, or is of another reader
         or query. Who sees only the records of other windows finds these neither by words nor by tags.
         """
-        needed = Right.CONTENTS if query.search or query.tags else Right.RECORD
-        query = replace(query, circles=_circles(principal, visibility, needed))
+        right = Right.CONTENTS if query.search or query.tags else Right.RECORD
+        query = replace(query, circles=_circles(principal, visibility, right))
         if not 1 <= query.limit <= MAX_PAGE or query.offset < 0:
             raise InvalidParameterError(
                 f"limit is 1 to {MAX_PAGE}, offset at least 0.", limit=query.limit, offset=query.offset
@@ -157,8 +157,8 @@ class Browse:
 
         A search for what they are called is in those that it may read.
         """
-        needed = Right.RECORD if query.called is None else Right.CONTENTS
-        query = replace(query, circles=_circles(principal, visibility, needed))
+        right = Right.RECORD if query.called is None else Right.CONTENTS
+        query = replace(query, circles=_circles(principal, visibility, right))
         if not 1 <= query.limit <= MAX_PAGE:
             raise InvalidParameterError(f"limit is 1 to {MAX_PAGE}.", limit=query.limit)
         if cursor is not None:
@@ -225,26 +225,26 @@ class Browse:
         except CwmError:
             return None
 
-    async def _residency(self, prefix: Prefix, recorded: list[Chunk]) -> Residency:
+    async def _residency(self, prefix: Prefix, chunks: list[Chunk]) -> Residency:
         try:
             placements = await self.kv_tier.lookup(prefix.key) if prefix.chunk_count else []
         except CwmError:
-            return Residency(tuple(BlockStatus(c.hash, c.size_bytes, ()) for c in recorded), None)
+            return Residency(tuple(BlockStatus(c.hash, c.size_bytes, ()) for c in chunks), None)
         placement_by_hash = {placement.hash: placement for placement in placements}
         blocks = (
-            tuple(_block(chunk, placement_by_hash.get(chunk.hash)) for chunk in recorded)
-            if recorded
+            tuple(_block(chunk, placement_by_hash.get(chunk.hash)) for chunk in chunks)
+            if chunks
             else tuple(_block(Chunk(p.hash, p.size_bytes), p) for p in placements)
         )
         resident = sum(bool(block.tiers) for block in blocks)
         return Residency(blocks, resident / prefix.chunk_count if prefix.chunk_count else None)
 
 
-def _circles(principal: Principal, visibility: str | None, needed: Right) -> frozenset[str] | None:
+def _circles(principal: Principal, visibility: str | None, right: Right) -> frozenset[str] | None:
     """The circles of a list: of one visibility, those of the principal, or all (None)."""
     if visibility is not None:
         return frozenset({circle_of(visibility, principal)})
-    return None if has_everywhere(principal, needed) else principal.circles
+    return None if has_everywhere(principal, right) else principal.circles
 
 
 def _veiled(principal: Principal, window: Window) -> Window:

@@ -107,7 +107,7 @@ class Clone:
         try:
             await self.kv_tier.pin(prefix.key)
         except BaseException:
-            owed = await self.registry.remove_window(clone, self.clock.now(), debt_of(prefix, pinned=True))
-            await self.release.leave(owed)
+            debt = await self.registry.remove_window(clone, self.clock.now(), debt_of(prefix, pinned=True))
+            await self.release.leave(debt)
             raise
         await self.registry.end_intent(intent.tenant, intent.id)

@@ -89,8 +89,8 @@ class Delete:
         token_ids = await self._token_ids(window)
         unshared = await self._unshared(window, chunks, token_ids) if delete_blocks else []
         debt = _debt(window, token_ids, unshared)
-        owed = await self.registry.remove_window(window, self.clock.now(), debt)
-        released = await self.release(owed)
+        intent = await self.registry.remove_window(window, self.clock.now(), debt)
+        released = await self.release(intent)
         freed_bytes = sum(chunk.size_bytes for chunk in unshared)
         session = None
         # The window is gone, whether or not what is left can be read.

@@ -254,16 +254,16 @@ class Freeze:
             return await self._finish(window, token_ids, canary=canary)
         except BaseException:
             state = session.state if session else None
-            owed = await self.registry.undo_freeze(window, state, _pin_of(window, token_ids))
-            await self.release.leave(owed)
+            debt = await self.registry.undo_freeze(window, state, _pin_of(window, token_ids))
+            await self.release.leave(debt)
             raise
 
     async def _finish(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> Window:
         """Pin first, because LMCache may evict between any two steps."""
         prefix = _prefix(window, token_ids)
         if window.automatic:
-            listed = await self.store.listed(prefix)
-            return await self.registry.finish_freeze(window, listed, self.clock.now())
+            chunks = await self.store.listed(prefix)
+            return await self.registry.finish_freeze(window, chunks, self.clock.now())
         if window.pinned:
             await self.kv_tier.pin(prefix.key)
         request = self.verify.request(prefix) if canary and prefix.chunk_count else None
@@ -296,10 +296,10 @@ class Freeze:
         except CwmError as error:
             if error.kind in _ENGINE_AWAY:
                 raise
-            owed = await self.registry.fail_freeze(
+            debt = await self.registry.fail_freeze(
                 window, error.message, self.clock.now(), _pin_of(window, token_ids)
             )
-            await self.release.leave(owed)
+            await self.release.leave(debt)
 
 
 def expiry(created_at: datetime, ttl_seconds: int | None) -> datetime | None:

@@ -130,6 +130,6 @@ class Quarantine:
         )
         if renewed is None:
             return _Renewal(salt_scope, salt, 0, None)
-        pending, intent, owed = renewed
-        released = await self.release(owed)
+        pending, intent, debt = renewed
+        released = await self.release(debt)
         return _Renewal(salt_scope, salt, len(hashes) if released else 0, (pending, intent))

@@ -56,12 +56,12 @@ def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     blocks = window.block_count
     if window.durability is not Durability.DURABLE and chunk:
         blocks = stored_chunks(len(prefix.token_ids), chunk)
-    expected = min(blocks * chunk, len(prefix.token_ids) - 1)
+    expected_tokens = min(blocks * chunk, len(prefix.token_ids) - 1)
     if receipt.plan.load_tokens is not None:
-        expected = min(expected, receipt.plan.load_tokens)
-    missing = expected - receipt.tokens_restored
-    if missing <= 0:
+        expected_tokens = min(expected_tokens, receipt.plan.load_tokens)
+    missing_tokens = expected_tokens - receipt.tokens_restored
+    if missing_tokens <= 0:
         return None
     changes = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
     reason = f" The engine is not the one the window was frozen on: {changes}." if changes else ""
-    return f"{missing} tokens could not be restored and were computed again.{reason}"
+    return f"{missing_tokens} tokens could not be restored and were computed again.{reason}"

@@ -37,15 +37,15 @@ def routes(reconcile: Reconcile) -> list[Route]:
 
 
 async def _dry_run(request: Request) -> bool:
-    wrong = InvalidParameterError(
+    error = InvalidParameterError(
         'The body must be {"dry_run": true} or {"dry_run": false}, as JSON.', field="dry_run"
     )
     if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
-        raise wrong
+        raise error
     try:
         body: Any = json.loads(await request.body())
     except (ValueError, RecursionError):
-        raise wrong from None
+        raise error from None
     if not isinstance(body, dict) or set(body) != {"dry_run"} or not isinstance(body["dry_run"], bool):
-        raise wrong
+        raise error
     return bool(body["dry_run"])

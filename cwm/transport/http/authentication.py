@@ -70,14 +70,14 @@ class Authentication:
         try:
             principal = await self.identity.authenticate(_credentials(headers_of(scope), path))
             _require(principal, scope["method"], path)
-        except CwmError as refused:
+        except CwmError as error:
             if principal is None and path in _FOR_STRANGERS_TOO:
                 scope[STRANGER] = True
                 await self.app(scope, receive, send)
                 return
-            if isinstance(refused, SecurityError):
-                await self.refusals.note(refused, _face(path), principal)
-            await self._refuse(send, path, refused, status_of(refused, path))
+            if isinstance(error, SecurityError):
+                await self.refusals.note(error, _face(path), principal)
+            await self._refuse(send, path, error, status_of(error, path))
             return
         # Changes the scope in place: outer middleware reads the route from it.
         scope[PRINCIPAL] = principal
@@ -89,12 +89,12 @@ class Authentication:
             return True
         return path in _OPEN or (self.public_metrics and path == _METRICS)
 
-    async def _refuse(self, send: Send, path: str, refused: CwmError, status: int) -> None:
-        headers = [_JSON, (b"cache-control", b"no-store"), *error_headers(refused)]
-        challenge = self.resource.challenge(refused, path)
+    async def _refuse(self, send: Send, path: str, error: CwmError, status: int) -> None:
+        headers = [_JSON, (b"cache-control", b"no-store"), *error_headers(error)]
+        challenge = self.resource.challenge(error, path)
         if challenge is not None:
             headers.append((b"www-authenticate", challenge.encode("ascii", "replace")))
-        await send_whole(send, status, headers, _body(path, refused))
+        await send_whole(send, status, headers, _body(path, error))
 
 
 def _credentials(headers: dict[str, str], path: str) -> dict[str, str]:
@@ -118,10 +118,10 @@ def _require(principal: Principal, method: str, path: str) -> None:
 
 def _needed(method: str, path: str) -> frozenset[AccessScope]:
     # Routes of turns have a slash at their end, too.
-    kept = next((kept for kept in _KEPT if path.startswith(f"{kept}/")), None)
-    if kept is not None and method == "GET":
+    prefix = next((prefix for prefix in _KEPT if path.startswith(f"{prefix}/")), None)
+    if prefix is not None and method == "GET":
         return frozenset({AccessScope.WINDOWS_READ})
-    return _NEEDED.get(kept or path.rstrip("/"), NOTHING)
+    return _NEEDED.get(prefix or path.rstrip("/"), NOTHING)
 
 
 def _face(path: str) -> str:
@@ -130,12 +130,12 @@ def _face(path: str) -> str:
     return "/v1" if path.startswith("/v1/") else "elsewhere"
 
 
-def _body(path: str, refused: CwmError) -> bytes:
+def _body(path: str, refusal: CwmError) -> bytes:
     """The error in the format of the path's face."""
     if path.startswith("/v1/") or path.rstrip("/") in POOLING_PATHS:
-        return error_body(refused, path)
-    body: dict[str, Any] = refused.as_dict()
+        return error_body(refusal, path)
+    body: dict[str, Any] = refusal.as_dict()
     if path == MCP_PATH:
-        error = {"code": INVALID_REQUEST, "message": refused.message, "data": body}
+        error = {"code": INVALID_REQUEST, "message": refusal.message, "data": body}
         body = {"jsonrpc": "2.0", "id": None, "error": error}
     return json.dumps(body).encode()

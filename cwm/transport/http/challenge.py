@@ -30,16 +30,16 @@ class ProtectedResource:
     issuer: str | None = None
     scope_prefix: str = ""
 
-    def challenge(self, refused: CwmError, path: str) -> str | None:
+    def challenge(self, error: CwmError, path: str) -> str | None:
         """The value of ``WWW-Authenticate`` for a 401 or 403; None for errors that no credentials would avoid."""
         parameters: dict[str, str] = {}
-        if refused.kind is ErrorKind.UNAUTHENTICATED:
-            if not isinstance(refused, UnauthenticatedError) or refused.why != "no_credentials":
-                parameters.update(error="invalid_token", error_description=refused.message)
+        if error.kind is ErrorKind.UNAUTHENTICATED:
+            if not isinstance(error, UnauthenticatedError) or error.why != "no_credentials":
+                parameters.update(error="invalid_token", error_description=error.message)
             scopes: Iterable[str] = spelled(OF_AN_AGENT)
-        elif refused.kind is ErrorKind.FORBIDDEN and "required" in refused.context:
-            parameters.update(error="insufficient_scope", error_description=refused.message)
-            scopes = refused.context["required"]
+        elif error.kind is ErrorKind.FORBIDDEN and "required" in error.context:
+            parameters.update(error="insufficient_scope", error_description=error.message)
+            scopes = error.context["required"]
         else:
             return None
         parameters["scope"] = " ".join(self.scope_prefix + scope for scope in scopes)

@@ -68,21 +68,21 @@ class Correlated:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival = scope[ARRIVAL] = Arrival()
         with self.tracer.request(_method(scope), _carrier(scope), _described(scope)) as span:
-            answered = _Answered(send)
-            await self.app(scope, receive, answered)
+            response = _Answered(send)
+            await self.app(scope, receive, response)
             _name(span, scope)
-            _tell(span, answered.status, arrival)
+            _tell(span, response.status, arrival)
 
     async def _carry(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival = scope[ARRIVAL] = Arrival()
-        answered = _Answered(send)
+        response = _Answered(send)
         with self.tracer.received(_carrier(scope)):
-            await self.app(scope, receive, answered)
-            if arrival.spanned or answered.status < 400:
+            await self.app(scope, receive, response)
+            if arrival.spanned or response.status < 400:
                 return
             name = f"{_method(scope)} {self.messages_at}"
             with self.tracer.request(name, {}, _described(scope), arrival.started_ns) as span:
-                _tell(span, answered.status, arrival)
+                _tell(span, response.status, arrival)
 
 
 class _Answered:

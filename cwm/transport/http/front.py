@@ -143,8 +143,8 @@ def _secured(app: ASGIApp) -> ASGIApp:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
                 present = {name.lower() for name, _ in headers}
-                added = [header for header in _RAW_HEADERS if header[0] not in present]
-                message = {**message, "headers": headers + added}
+                additions = [header for header in _RAW_HEADERS if header[0] not in present]
+                message = {**message, "headers": headers + additions}
             await send(message)
 
         await app(scope, receive, with_headers)

@@ -115,15 +115,15 @@ def _fields(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _items(given: Any) -> list[Item]:
-    if not isinstance(given, list) or len(given) > _ITEMS:
+def _items(value: Any) -> list[Item]:
+    if not isinstance(value, list) or len(value) > _ITEMS:
         raise InvalidParameterError(f"'items' is a list of at most {_ITEMS} objects.", field="items")
-    for item in given:
+    for item in value:
         if not isinstance(item, dict) or not (isinstance(item.get("type"), str) or "role" in item):
             raise InvalidParameterError("An item is an object with a 'type' or a 'role'.", field="items")
         if item.get("type") == REFERENCE:
             raise InvalidParameterError("A reference cannot be an item of a conversation.", field="items")
-    return given
+    return value
 
 
 def _metadata(fields: Mapping[str, Any]) -> Mapping[str, str]:

@@ -68,8 +68,8 @@ def _with_aliases(model_list: bytes, aliases: ModelAliases) -> bytes:
     models = _models_of(model_list)
     if not (others := aliases.names(models)):
         return model_list
-    listed = [*models.values(), *({**models[model], "id": name} for name, model in others.items())]
-    return json.dumps({**json.loads(model_list), "data": listed}, separators=(",", ":")).encode()
+    entries = [*models.values(), *({**models[model], "id": name} for name, model in others.items())]
+    return json.dumps({**json.loads(model_list), "data": entries}, separators=(",", ":")).encode()
 
 
 def _anthropic_list(model_list: bytes) -> bytes:
@@ -100,8 +100,8 @@ def _one_model(
     models = _models_of(model_list)
     name = aliases.served(model_id, models)
     if name is None and of_anthropic:
-        missing = {"type": "not_found_error", "message": f"model: {model_id}"}
-        return 404, json.dumps({"type": "error", "error": missing}, separators=(",", ":")).encode()
+        details = {"type": "not_found_error", "message": f"model: {model_id}"}
+        return 404, json.dumps({"type": "error", "error": details}, separators=(",", ":")).encode()
     if name is None:
         error = {
             "message": f"The model `{model_id}` does not exist.",

@@ -60,25 +60,25 @@ class TurnEndpoint:
             visibility=headers.get(VISIBILITY_HEADER),
         )
         async with watching_the_client(request.left, receive):
-            answered = await self.pass_through.turn(principal, request)
-            await _send(send, scope["path"], answered)
+            answer = await self.pass_through.turn(principal, request)
+            await _send(send, scope["path"], answer)
 
 
 @asynccontextmanager
-async def watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIterator[None]:
-    """Set ``left`` when the client has disconnected, and at the end of the block."""
+async def watching_the_client(departure: asyncio.Event, receive: Receive) -> AsyncIterator[None]:
+    """Set ``departure`` when the client has disconnected, and at the end of the block."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        left.set()
+        departure.set()
 
     watching = asyncio.create_task(watch())
     try:
         yield
     finally:
         watching.cancel()
-        left.set()
+        departure.set()
 
 
 def _captured(value: str | None) -> bool:
@@ -87,34 +87,34 @@ def _captured(value: str | None) -> bool:
     return value is None
 
 
-async def _send(send: Send, path: str, answered: EngineAnswer) -> None:
-    headers = returned(answered.headers) + turn_headers(answered)
-    if not answered.streamed:
-        await _send_body(send, answered, headers)
+async def _send(send: Send, path: str, answer: EngineAnswer) -> None:
+    headers = returned(answer.headers) + turn_headers(answer)
+    if not answer.streamed:
+        await _send_body(send, answer, headers)
         return
-    await send({"type": "http.response.start", "status": answered.status, "headers": headers})
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     try:
-        async for chunk in answered.chunks():
+        async for chunk in answer.chunks():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
     except CwmError as error:
         await send({"type": "http.response.body", "body": error_event(error, path), "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 
-def turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
+def turn_headers(answer: EngineAnswer) -> list[tuple[bytes, bytes]]:
     """What CWM has to say: the cap of the answer, the repairs of the request, the session and turn that were recorded, whether without the answer's ids, and where the request left what was recorded."""
     headers = []
-    if answered.capped is not None:
-        headers.append((b"CWM-Max-Tokens", b"%d" % answered.capped))
-    if answered.repairs:
-        headers.append((b"CWM-Repaired", ", ".join(answered.repairs).encode()))
-    if answered.session_id is not None:
-        headers.append((b"CWM-Session-Id", answered.session_id.encode()))
-    if answered.turn_id is not None:
-        headers.append((b"CWM-Turn", answered.turn_id.encode()))
-    if answered.prompt_only:
+    if answer.capped is not None:
+        headers.append((b"CWM-Max-Tokens", b"%d" % answer.capped))
+    if answer.repairs:
+        headers.append((b"CWM-Repaired", ", ".join(answer.repairs).encode()))
+    if answer.session_id is not None:
+        headers.append((b"CWM-Session-Id", answer.session_id.encode()))
+    if answer.turn_id is not None:
+        headers.append((b"CWM-Turn", answer.turn_id.encode()))
+    if answer.prompt_only:
         headers.append((b"CWM-Recorded", b"prompt"))
-    if (diverged := answered.diverged) is not None:
+    if (diverged := answer.diverged) is not None:
         role = f"; role={diverged.role}" if diverged.role.isascii() and diverged.role.isidentifier() else ""
         habit = "" if diverged.habit is None else f"; habit={diverged.habit}"
         place = f"{diverged.message}{role}; cause={diverged.cause}{habit}"
@@ -122,20 +122,20 @@ def turn_headers(answered: EngineAnswer) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-async def _send_body(send: Send, answered: EngineAnswer, headers: list[tuple[bytes, bytes]]) -> None:
+async def _send_body(send: Send, answer: EngineAnswer, headers: list[tuple[bytes, bytes]]) -> None:
     """Send a body whole, so that a failure can still be told, and a large one as it arrives."""
     pieces: list[bytes] = []
-    chunks = aiter(answered.chunks())
+    chunks = aiter(answer.chunks())
     async for chunk in chunks:
         pieces.append(chunk)
         if sum(map(len, pieces)) > _WHOLE_BYTES:
             break
     else:
-        if answered.turn is not None and answered.cached_tokens is not None:
-            headers.append((b"CWM-Cached-Tokens", b"%d" % answered.cached_tokens))
-        await send_whole(send, answered.status, headers, b"".join(pieces))
+        if answer.turn is not None and answer.cached_tokens is not None:
+            headers.append((b"CWM-Cached-Tokens", b"%d" % answer.cached_tokens))
+        await send_whole(send, answer.status, headers, b"".join(pieces))
         return
-    await send({"type": "http.response.start", "status": answered.status, "headers": headers})
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": True})
     try:
         async for chunk in chunks:

@@ -59,9 +59,9 @@ class McpFace(FastMCP[Any]):
         self._mcp_server.middleware.append(Cancellations(subscriptions.changes))
 
     def add_tool(self, tool: Tool | Callable[..., Any]) -> Tool:
-        added = super().add_tool(tool)
-        self._own_tools[added.name] = added
-        return added
+        own_tool = super().add_tool(tool)
+        self._own_tools[own_tool.name] = own_tool
+        return own_tool
 
     def replace_handler(self, method: str, replacement: Replacement) -> None:
         entry = self._mcp_server.get_request_handler(method)

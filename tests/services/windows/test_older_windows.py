@@ -12,7 +12,7 @@ from cwm.domain.session import SessionState
 from cwm.domain.turn import TurnSource, TurnState
 from cwm.domain.window import Durability, WindowQuery
 from cwm.services.turns.history import History
-from cwm.transport.mcp.contract.render import turn_shown
+from cwm.transport.mcp.contract.render.turns import turn_shown
 from tests.adapters.sql.older_schemas import (
     IDS_OF_0009,
     add_sessions_of_0009,

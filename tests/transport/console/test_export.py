@@ -8,7 +8,7 @@ import pytest
 
 from cwm.domain.principal import Principal
 from cwm.domain.turn import TurnSource
-from cwm.transport.mcp.contract.render import turn_shown
+from cwm.transport.mcp.contract.render.turns import turn_shown
 from tests.transport.console.reading import POLICY, Console
 from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
 from tests.transport.console.test_safety import HOSTILE

@@ -87,8 +87,8 @@ class RedisChanges:
         try:
             payload: dict[str, Any] = json.loads(message)
             if payload.pop("from") != self._me:
-                known = {name: value for name, value in payload.items() if name in _FIELDS}
-                self._here.tell(Change(**{**known, "kind": ChangeKind(payload["kind"])}))
+                fields = {name: value for name, value in payload.items() if name in _FIELDS}
+                self._here.tell(Change(**{**fields, "kind": ChangeKind(payload["kind"])}))
         except (ValueError, TypeError, KeyError, AttributeError):
             # A message of another version or program must not end the reading.
             _log.warning("change_not_understood")

@@ -88,8 +88,8 @@ class RedisContentStore:
         deleted = 0
         async with writing():
             for each_room in await self._client.smembers(content_scripts.TENANTS_KEY):
-                while swept := int(await self._sweep(args=[each_room, self._now(), _SWEPT_AT_ONCE])):
-                    deleted += swept
+                while sweep_count := int(await self._sweep(args=[each_room, self._now(), _SWEPT_AT_ONCE])):
+                    deleted += sweep_count
         return deleted
 
     def _now(self) -> str:

@@ -95,10 +95,10 @@ class RedisResultRecords:
             members = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)
             due = [str(key) for key in members]
             records = await self._client.mget(due) if due else []
-        missing = [key for key, record in zip(due, records, strict=True) if record is None]
-        if missing:
+        expired_keys = [key for key, record in zip(due, records, strict=True) if record is None]
+        if expired_keys:
             async with _writing():
-                await self._client.zrem(_DUE, *missing)
+                await self._client.zrem(_DUE, *expired_keys)
         return [_result_of(str(record)) for record in records if record is not None]
 
     async def forget(self, result: StoredResult) -> None:

@@ -95,15 +95,15 @@ class Trips:
             await connection.send_packed_command(packed, check_health=False)
             for _, answer in batch:
                 try:
-                    value, refused = await connection.read_response(), None
+                    value, refusal = await connection.read_response(), None
                 except ResponseError as error:
-                    value, refused = None, error
+                    value, refusal = None, error
                 if answer.done():
                     continue
-                if refused is None:
+                if refusal is None:
                     answer.set_result(value)
                 else:
-                    answer.set_exception(refused)
+                    answer.set_exception(refusal)
         except BaseException:
             # The next user of the connection would read the answers that are still to come.
             await connection.disconnect(nowait=True)

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from cwm.domain.errors import InvalidParameterError
 
 
-def renaming(served: str, wanted: str) -> Callable[[bytes], bytes]:
+def renaming(served_name: str, client_name: str) -> Callable[[bytes], bytes]:
     """Puts the model's name that the client used where the engine writes its own.
 
     Inside a JSON string every quote is escaped, so text cannot match.
     """
     pattern = re.compile(
-        rb'([{,]\s*"model"\s*:\s*)' + re.escape(json.dumps(served, ensure_ascii=False).encode())
+        rb'([{,]\s*"model"\s*:\s*)' + re.escape(json.dumps(served_name, ensure_ascii=False).encode())
     )
-    name = json.dumps(wanted).encode()
+    name = json.dumps(client_name).encode()
     return lambda content: pattern.sub(lambda match: match[1] + name, content)
 
 

@@ -49,8 +49,8 @@ class RequestBody:
     def streamed(self) -> bool:
         return bool(self.fields.get("stream"))
 
-    def repaired(self, wanted: Collection[Repair]) -> Self:
-        changes = repaired(self.fields, wanted)
+    def repaired(self, repairs: Collection[Repair]) -> Self:
+        changes = repaired(self.fields, repairs)
         if not changes:
             return self
         fields = {**self.fields, **{name: new for each in changes.values() for name, new in each.items()}}
@@ -77,7 +77,7 @@ class RequestBody:
     def response(self) -> ResponseAsk | None:
         return None
 
-    def after(self, items: Sequence[Item], known: Mapping[str, Item]) -> Self:  # noqa: ARG002 - only a response goes on from another
+    def after(self, items: Sequence[Item], items_by_id: Mapping[str, Item]) -> Self:  # noqa: ARG002 - only a response goes on from another
         return self
 
     def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:  # noqa: ARG002 - only of a response

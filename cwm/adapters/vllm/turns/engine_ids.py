@@ -59,7 +59,7 @@ class EngineIds:
         self._reader = reader
         self._streamed = streamed
         self._max_bytes = max_bytes
-        self._named = named
+        self._rename = named
         self._prompts = prompts or RecentPrompts()
         self._session = session
         self._prompt: list[int] | None = None
@@ -133,11 +133,11 @@ class EngineIds:
             value = json.loads(data)
         except ValueError:
             return content
-        changed = self._reader.take(value) if isinstance(value, dict) else None
-        if changed is not None:
-            text = json.dumps(changed, separators=(",", ":"), ensure_ascii=False).encode()
+        replacement = self._reader.take(value) if isinstance(value, dict) else None
+        if replacement is not None:
+            text = json.dumps(replacement, separators=(",", ":"), ensure_ascii=False).encode()
             content = content.replace(data, text)
-        return self._named(content)
+        return self._rename(content)
 
     def _take(self, prompt: list[int] | None, new: list[int] | None) -> None:
         if prompt is not None:

@@ -12,7 +12,7 @@ _TEXTS: Final = ("system", "instructions")
 _MESSAGES: Final = ("messages", "input")
 
 
-def repaired(fields: Mapping[str, Any], wanted: Collection[Repair]) -> dict[Repair, dict[str, Any]]:
+def repaired(fields: Mapping[str, Any], repairs: Collection[Repair]) -> dict[Repair, dict[str, Any]]:
     """The fields that each wanted repair changes, with their new values; nothing for one that changes none."""
     changes = {
         Repair.BILLING_BLOCK: {
@@ -21,19 +21,19 @@ def repaired(fields: Mapping[str, Any], wanted: Collection[Repair]) -> dict[Repa
         },
         Repair.TOOL_ORDER: {"tools": _in_order(fields["tools"])} if "tools" in fields else {},
     }
-    changed = {
+    values_by_repair = {
         repair: {name: value for name, value in changes[repair].items() if value != fields[name]}
         for repair in Repair
-        if repair in wanted
+        if repair in repairs
     }
-    return {repair: values for repair, values in changed.items() if values}
+    return {repair: values for repair, values in values_by_repair.items() if values}
 
 
 def _messages(messages: Any) -> Any:
     """The messages without the block in system texts. A message that consists of it is left out."""
     if not isinstance(messages, list):
         return messages
-    mended = []
+    remainder = []
     for message in messages:
         if (
             isinstance(message, dict)
@@ -42,10 +42,10 @@ def _messages(messages: Any) -> Any:
         ):
             without = _without_block(content)
             if without:
-                mended.append({**message, "content": without})
+                remainder.append({**message, "content": without})
         else:
-            mended.append(message)
-    return mended
+            remainder.append(message)
+    return remainder
 
 
 def _without_block(content: Any) -> Any:
@@ -72,5 +72,5 @@ def _in_order(tools: Any) -> Any:
 def _name(tool: Any) -> str:
     """The name of a tool; of one that has none, its kind."""
     function = tool.get("function") if isinstance(tool, dict) else None
-    named = function if isinstance(function, dict) else tool
-    return str(named.get("name") or named.get("type")) if isinstance(named, dict) else ""
+    definition = function if isinstance(function, dict) else tool
+    return str(definition.get("name") or definition.get("type")) if isinstance(definition, dict) else ""

@@ -96,8 +96,8 @@ class VllmWire:
         """Fields of vLLM that are refused."""
         return _GUARDED - self.passed
 
-    def renaming(self, served: str, wanted: str) -> Callable[[bytes], bytes]:
-        return renaming(served, wanted)
+    def renaming(self, served_name: str, client_name: str) -> Callable[[bytes], bytes]:
+        return renaming(served_name, client_name)
 
     def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> _Request:
         fields, protocol = json_object(body), _PROTOCOLS.get(path.partition("?")[0], _NONE)
@@ -115,11 +115,13 @@ class VllmWire:
         self, fields: Mapping[str, Any], protocol: _Protocol, headers: Mapping[str, str]
     ) -> None:
         """Nothing that a caller sends is dropped, and nothing passes that the gateway does not know."""
-        known = (protocol.known - self.guarded) | self.passed
-        refused = sorted(fields.keys() - known)
-        refused += [name for name in headers if name.startswith(_ROUTING_HEADERS) and name not in self.passed]
-        if refused:
-            name = refused[0]
+        allowed_names = (protocol.known - self.guarded) | self.passed
+        foreign_names = sorted(fields.keys() - allowed_names)
+        foreign_names += [
+            name for name in headers if name.startswith(_ROUTING_HEADERS) and name not in self.passed
+        ]
+        if foreign_names:
+            name = foreign_names[0]
             why = "is for the operator to set" if name in _GUARDED or name in headers else "is not known"
             raise InvalidParameterError(
                 f"{protocol.unknown.format(name=name[:128])}'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",

@@ -51,17 +51,17 @@ def fit(within: Callable[[int], Candidate], budget: int, counter: TokenCounter) 
         number += 1
         candidate = within(room)
         length, tokens = len(candidate.text), counter.count(candidate.text)
-        fitted = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
+        attempt = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
         likely = int(budget * length / max(tokens, 1) * _MARGIN**number)
-        if fitted.fits:
-            best = fitted
+        if attempt.fits:
+            best = attempt
             if tokens >= _ENOUGH * budget or likely <= room or number > _GROWTHS:
                 return best
             room = likely
         elif best is not None:
             return best
         elif length > room or length <= 1:
-            return fitted
+            return attempt
         else:
             room = min(likely, length - 1)
 

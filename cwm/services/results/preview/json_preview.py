@@ -45,30 +45,30 @@ def fit_json(
     """
     shape = Shape(schema, [schema]) if schema is not None else None
 
-    def fitted(reduction: Reduction, levels: Sequence[Detail]) -> Fitted:
+    def attempt(reduction: Reduction, levels: Sequence[Detail]) -> Fitted:
         within = JsonWithin(reduction, _WANTED[policy.preview], levels, render)
         return fit(within, budget, counter)
 
     if policy.fields:
         mask = Mask.of(policy.fields)
         reduction = Reduction(value, shape, mask, policy.preview, policy.keywords)
-        preview = _valid(partial(fitted, reduction, LEVELS), reduction, schema, budget, counter)
+        preview = _valid(partial(attempt, reduction, LEVELS), reduction, schema, budget, counter)
         if reduction.matched:
             return preview
     levels = LEVELS[PROJECTING:] if policy.preview is PreviewKind.PROJECT else LEVELS
     reduction = Reduction(value, shape, None, policy.preview, policy.keywords)
-    return _valid(partial(fitted, reduction, levels), reduction, schema, budget, counter)
+    return _valid(partial(attempt, reduction, levels), reduction, schema, budget, counter)
 
 
 def _valid(
-    fitted: Callable[[], Fitted],
+    attempt: Callable[[], Fitted],
     reduction: Reduction,
     schema: Schema | None,
     budget: int,
     counter: TokenCounter,
 ) -> Fitted:
     """Restore what the schema turns out to require, step by step, in the end the whole value."""
-    first = preview = fitted()
+    first = preview = attempt()
     if schema is None:
         return first
     validity = Validity(schema)
@@ -79,7 +79,7 @@ def _valid(
         reduction.pin(errors)
         if reduction.pinned_whole:
             break
-        preview = fitted()
+        preview = attempt()
     if validity.errors(reduction.value):
         # The tool's own result is not valid, so the preview need not be.
         return first

@@ -49,10 +49,12 @@ class Omitted:
         ]
         for path, names in self._left_out.items():
             fields = self._fields[path]
-            missing = tuple(name for name in names if name not in fields)
-            if missing:
-                shown, total = len(fields), len(fields) + len(missing)
-                omissions.append((path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=missing)))
+            missing_names = tuple(name for name in names if name not in fields)
+            if missing_names:
+                shown, total = len(fields), len(fields) + len(missing_names)
+                omissions.append(
+                    (path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=missing_names))
+                )
         return tuple(omission for _, omission in sorted(omissions, key=lambda each: _length(each[0])))
 
 

@@ -95,8 +95,8 @@ class TextPiece:
         return _whole(self.item, self.text, most, counter)
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
-        fitted = fit_text(self.text, self.policy, budget, counter)
-        return Shown(with_text(self.item, fitted.text), fitted.tokens, fitted.omitted.omissions())
+        text = fit_text(self.text, self.policy, budget, counter)
+        return Shown(with_text(self.item, text.text), text.tokens, text.omitted.omissions())
 
 
 def fit_text(text: str, policy: ToolPolicy, budget: int, counter: TokenCounter) -> Fitted:
@@ -181,8 +181,8 @@ class OtherPiece(_JsonPiece):
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
         if self.value.get("type") == "resource_link":
-            fitted = fit_json(dict(self.value), _LINK, ToolPolicy(), budget, counter)
-            return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
+            link = fit_json(dict(self.value), _LINK, ToolPolicy(), budget, counter)
+            return Shown(link.value, link.tokens, link.omitted.omissions())
         note = f"[{str(self.value.get('type'))[:_LONGEST_NAME]}: not shown]"
         omission = Omission("", Unit.CHARACTERS, 0, len(self.text))
         return Shown({"type": "text", "text": note}, counter.count(note), (omission,))
@@ -197,22 +197,22 @@ class StructuredPiece(_JsonPiece):
     inner: str | None = None
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
-        fitted = self._by_inner(budget, counter)
-        fitted = fitted or fit_json(self.value, self.schema, self.policy, budget, counter)
-        return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
+        preview = self._by_inner(budget, counter)
+        preview = preview or fit_json(self.value, self.schema, self.policy, budget, counter)
+        return Shown(preview.value, preview.tokens, preview.omitted.omissions())
 
     def _by_inner(self, budget: int, counter: TokenCounter) -> Fitted | None:
         """Cut the text under ``inner`` as JSON; None if it is not JSON, or the result is not valid by the schema."""
         inner = _NO_JSON if self.inner is None else parsed(self.value[self.inner])
         if not is_json(inner):
             return None
-        fitted = fit_json(
+        text = fit_json(
             inner, None, self.policy, budget, counter, lambda value: compact_json(self._around(value))
         )
-        value = self._around(fitted.value)
+        value = self._around(text.value)
         if self.schema is not None and Validity(self.schema).errors(value):
             return None
-        return replace(fitted, value=value)
+        return replace(text, value=value)
 
     def _around(self, inner: Any) -> dict[str | None, str]:
         return {self.inner: compact_json(inner)}

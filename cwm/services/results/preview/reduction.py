@@ -157,11 +157,11 @@ class Reduction:
         shape = spot.shape
         if shape is not None and shape.fixed_list:
             return self._whole(value)
-        shown = self._allowed(len(value), spot, shape.least_items if shape else 0)
+        item_count = self._allowed(len(value), spot, shape.least_items if shape else 0)
         backwards = self.kind is PreviewKind.TAIL and not (shape and shape.positional)
-        first = len(value) - shown if backwards else 0
+        first = len(value) - item_count if backwards else 0
         self._take(2)
-        items = list(self._items(value, range(first, first + shown), spot))
+        items = list(self._items(value, range(first, first + item_count), spot))
         if not items and value and spot.mask is not None and spot.mask is not NOTHING and self._detail.items:
             return _GONE
         if len(items) < len(value):
@@ -275,16 +275,16 @@ class Reduction:
         if is_map:
             self._maps[spot.path] = None
             depth = spot.depth if spot.in_item else 0
-        shown = self._allowed(len(value), spot, shape.least_fields if shape else 0)
+        field_count = self._allowed(len(value), spot, shape.least_fields if shape else 0)
         required = shape.required if shape else frozenset[str]()
         waiting = len(required.intersection(value))
         fields: dict[str, Any] = {}
         for name, one in value.items():
             must = name in required
-            if len(fields) >= shown and not waiting:
+            if len(fields) >= field_count and not waiting:
                 break
             waiting -= must
-            if len(fields) < shown - waiting or must:
+            if len(fields) < field_count - waiting or must:
                 must = must or (shape is not None and len(fields) < shape.least_fields)
                 path = (spot.path, EACH if is_map else name)
                 reduced = self._inside(name, one, spot, path, depth, in_item=is_map, must=must)

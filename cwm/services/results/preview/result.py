@@ -48,15 +48,15 @@ def preview_result(
     if twins.each is not None:
         return _one_by_one(content, structured, policy, counter, schema, twins)
     pieces = _pieces(content, structured, policy, schema, twins)
-    shown = _shared_out(pieces, policy, counter)
-    new = shown[_STRUCTURED].value if _STRUCTURED in shown else None
+    previews = _shared_out(pieces, policy, counter)
+    new = previews[_STRUCTURED].value if _STRUCTURED in previews else None
     items = []
     for place, item in enumerate(content):
-        if place in twins.said:
+        if place in twins.keys:
             items.append(with_text(item, twins.text(place, new)))
-        elif place in shown:
-            items.append(shown[place].value)
-    return Preview(tuple(items), new, _account(shown, len(pieces), policy.preview_tokens))
+        elif place in previews:
+            items.append(previews[place].value)
+    return Preview(tuple(items), new, _account(previews, len(pieces), policy.preview_tokens))
 
 
 def _one_by_one(
@@ -70,11 +70,11 @@ def _one_by_one(
     """The preview of a list that occurs twice, as structured content and as a text for each item: half the budget each."""
     half = policy.preview_tokens // 2
     piece = StructuredPiece(structured, schema, policy)
-    shown = piece.whole(half, counter) or piece.cut(half, counter)
-    texts = tuple(twins.texts(content, shown.value, last=policy.preview is PreviewKind.TAIL))
+    preview = piece.whole(half, counter) or piece.cut(half, counter)
+    texts = tuple(twins.texts(content, preview.value, last=policy.preview is PreviewKind.TAIL))
     tokens = counter.count("\n".join(text["text"] for text in texts))
-    both = {_STRUCTURED: replace(shown, tokens=shown.tokens + tokens)}
-    return Preview(texts, shown.value, _account(both, 1, policy.preview_tokens))
+    both = {_STRUCTURED: replace(preview, tokens=preview.tokens + tokens)}
+    return Preview(texts, preview.value, _account(both, 1, policy.preview_tokens))
 
 
 def _pieces(
@@ -91,7 +91,7 @@ def _pieces(
         quoted = inner if inner is not None and isinstance(structured[inner], str) else None
         pieces[_STRUCTURED] = StructuredPiece(structured, schema, policy, quoted)
     for place, item in enumerate(content):
-        if place not in twins.said:
+        if place not in twins.keys:
             pieces[place] = _piece(item, policy)
     return pieces
 
@@ -117,27 +117,27 @@ def _shared_out(pieces: Mapping[int, Piece], policy: ToolPolicy, counter: TokenC
         places = [place for place in places if place == _STRUCTURED] + [p for p in reversed(places) if p >= 0]
     at_once = max(room // _LEAST_SHARE, 1)
     waiting = sorted(places[:at_once], key=lambda place: pieces[place].size)
-    shown: dict[int, Shown] = {}
+    previews: dict[int, Shown] = {}
     for number, place in enumerate(waiting):
         share = max(room // (len(waiting) - number), 0)
-        shown[place] = pieces[place].whole(share, counter) or pieces[place].cut(share, counter)
-        room -= shown[place].tokens
+        previews[place] = pieces[place].whole(share, counter) or pieces[place].cut(share, counter)
+        room -= previews[place].tokens
     for place in places[at_once:]:
         one = pieces[place].whole(room, counter)
         if one is None:
             break
-        shown[place] = one
+        previews[place] = one
         room -= one.tokens
-    return dict(sorted(shown.items()))
+    return dict(sorted(previews.items()))
 
 
-def _account(shown: Mapping[int, Shown], total: int, budget: int) -> Account:
-    omissions = [Omission("", Unit.PARTS, len(shown), total)] if len(shown) < total else []
-    cut = [place for place, one in shown.items() if place >= 0 and one.omissions]
-    for place, one in shown.items():
+def _account(previews: Mapping[int, Shown], total: int, budget: int) -> Account:
+    omissions = [Omission("", Unit.PARTS, len(previews), total)] if len(previews) < total else []
+    cut = [place for place, one in previews.items() if place >= 0 and one.omissions]
+    for place, one in previews.items():
         within = "" if total == 1 or place == _STRUCTURED else f"content[{place if len(cut) == 1 else '*'}]"
         omissions += (replace(omission, path=_joined(within, omission.path)) for omission in one.omissions)
-    tokens = sum(one.tokens for one in shown.values())
+    tokens = sum(one.tokens for one in previews.values())
     return Account(tuple(_summed(omissions)), tokens, over_budget=tokens > budget)
 
 

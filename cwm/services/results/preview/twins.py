@@ -14,21 +14,21 @@ from cwm.services.results.preview.pieces import Item, is_json, parsed, with_text
 class Twins:
     """The texts that repeat the structured content.
 
-    ``said``: for the place of each such text, the key if it repeats only the value under the only key, else None.
+    ``keys``: for the place of each such text, the key if it repeats only the value under the only key, else None.
     ``each``: the key of a list that has exactly one text for each item.
     """
 
-    said: Mapping[int, str | None] = field(default_factory=dict)
+    keys: Mapping[int, str | None] = field(default_factory=dict)
     each: str | None = None
 
     @property
     def wrapped_text(self) -> str | None:
         """The only key of the structured content, if a text repeats the value under it."""
-        return next((key for key in self.said.values() if key is not None), None)
+        return next((key for key in self.keys.values() if key is not None), None)
 
     def text(self, place: int, structured: Any) -> str:
         """The text at a place, for the preview ``structured``."""
-        key = self.said[place]
+        key = self.keys[place]
         return _text(structured if key is None else structured[key])
 
     def texts(self, content: Sequence[Item], structured: Any, *, last: bool) -> list[Item]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cwm.domain.shared_context import ContextScope, Entry, Snapshot, uri_of
 from cwm.services.context.requests import ContextStats, Found, KeyPage, Restored
 from cwm.transport.mcp.context import schemas
-from cwm.transport.mcp.contract.render import moment
+from cwm.transport.mcp.contract.render.scalars import moment
 
 
 def entry(record: Entry) -> schemas.ContextEntry:

@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.config import JsonDict
 from typing_extensions import TypedDict
 
-from cwm.transport.mcp.contract.schemas import Timestamp
+from cwm.transport.mcp.contract.schemas.scalars import Timestamp
 
 ANY_JSON: Final[JsonDict] = {
     "anyOf": [{"type": kind} for kind in ("object", "array", "string", "number", "boolean", "null")]

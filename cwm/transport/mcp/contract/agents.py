@@ -7,7 +7,8 @@ from typing import Annotated
 from fastmcp.tools import FunctionTool
 from pydantic import Field
 
-from cwm.transport.mcp.contract import inputs, schemas
+from cwm.transport.mcp.contract import inputs
+from cwm.transport.mcp.contract.schemas import agents as schemas
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 

@@ -9,8 +9,10 @@ from fastmcp.tools import FunctionTool
 from pydantic import Field
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.transport.mcp.contract import inputs, render, schemas
+from cwm.transport.mcp.contract import inputs
 from cwm.transport.mcp.contract.progress import steps
+from cwm.transport.mcp.contract.render import engines as render
+from cwm.transport.mcp.contract.schemas import engines as schemas
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 

@@ -16,7 +16,10 @@ from cwm.domain.session import LIVE, SessionQuery
 from cwm.domain.turn import TurnSource
 from cwm.domain.window import WindowQuery
 from cwm.services.windows.browse import MAX_PAGE
-from cwm.transport.mcp.contract import render
+from cwm.transport.mcp.contract.render import sessions as render_sessions
+from cwm.transport.mcp.contract.render import system as render_system
+from cwm.transport.mcp.contract.render import turns as render_turns
+from cwm.transport.mcp.contract.render import windows as render_windows
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 _JSON: Final = "application/json"
@@ -44,32 +47,34 @@ async def sessions(caller: Caller = CALLER) -> str:
 async def windows_from(cursor: str | None = None, caller: Caller = CALLER) -> str:
     """A further page of cwm://windows."""
     page = await caller.services.browse.windows(caller.principal, WindowQuery(limit=MAX_PAGE), cursor)
-    return json.dumps(render.window_page(page))
+    return json.dumps(render_windows.window_page(page))
 
 
 async def sessions_from(cursor: str | None = None, caller: Caller = CALLER) -> str:
     """A further page of cwm://sessions."""
     page = await caller.services.browse.sessions(caller.principal, SessionQuery(LIVE, MAX_PAGE), cursor)
-    return json.dumps(render.session_list(page))
+    return json.dumps(render_sessions.session_list(page))
 
 
 async def transcript(turn: str, caller: Caller = CALLER) -> str:
     """What was said up to a turn, in the form of turn_show's answer."""
     content = await caller.services.history.show(caller.principal, TurnSource(turn_id=turn))
-    return json.dumps(render.turn_shown(content))
+    return json.dumps(render_turns.turn_shown(content))
 
 
 async def stats(caller: Caller = CALLER) -> str:
     """Cache statistics in the form of cache_stats's answer, with the health of every component under health."""
     cache = await caller.services.inspect.cache_stats(caller.principal)
     health = await caller.services.inspect.health(principal=caller.principal)
-    statistics = render.cache_stats(cache, caller.services.delivery.savings.of(caller.principal.tenant))
-    return json.dumps({**statistics, "health": render.health(health)})
+    statistics = render_system.cache_stats(
+        cache, caller.services.delivery.savings.of(caller.principal.tenant)
+    )
+    return json.dumps({**statistics, "health": render_system.health(health)})
 
 
 async def status(caller: Caller = CALLER) -> str:
     """The health of every component now, in the form of health_check's answer."""
-    return json.dumps(render.health(await caller.services.inspect.health(principal=caller.principal)))
+    return json.dumps(render_system.health(await caller.services.inspect.health(principal=caller.principal)))
 
 
 async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:

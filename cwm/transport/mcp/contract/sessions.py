@@ -12,8 +12,11 @@ from cwm.domain.errors import CwmError
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.services.turns.generate import TurnInput
 from cwm.services.windows.browse import MAX_PAGE
-from cwm.transport.mcp.contract import inputs, render, schemas
+from cwm.transport.mcp.contract import inputs
 from cwm.transport.mcp.contract.progress import Progress
+from cwm.transport.mcp.contract.render import sessions as render
+from cwm.transport.mcp.contract.schemas import sessions as schemas
+from cwm.transport.mcp.contract.schemas.visibility import Shared
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 
@@ -201,7 +204,7 @@ async def session_share(
         inputs.Visibility, Field(description="private (only you), workspace:<name> (its members) or tenant")
     ],
     caller: Caller = CALLER,
-) -> schemas.Shared:
+) -> Shared:
     """Say who may see a session, read it, go on with it, freeze it and delete it. Its windows stay as they are, but for automatic ones.
 
     For everybody else the session is not there; only its id stays taken.
@@ -220,6 +223,6 @@ def session_tools() -> list[FunctionTool]:
         tool(session_list, "List sessions", schemas.SessionList, read_only=True),
         tool(session_unfreeze, "Continue a frozen session", schemas.SessionUnfrozen),
         tool(session_merge, "Merge two sessions", schemas.SessionMerged, destructive=True, idempotent=True),
-        tool(session_share, "Say who may see a session", schemas.Shared, idempotent=True),
+        tool(session_share, "Say who may see a session", Shared, idempotent=True),
         tool(session_delete, "Delete a session", schemas.SessionDeleted, destructive=True, idempotent=True),
     ]

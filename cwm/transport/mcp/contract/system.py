@@ -8,7 +8,9 @@ from fastmcp.tools import FunctionTool, ToolResult
 from mcp_types import TextContent
 from pydantic import Field
 
-from cwm.transport.mcp.contract import inputs, render, schemas
+from cwm.transport.mcp.contract import inputs
+from cwm.transport.mcp.contract.render import system as render
+from cwm.transport.mcp.contract.schemas import system as schemas
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 

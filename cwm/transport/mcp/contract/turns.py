@@ -12,8 +12,10 @@ from cwm.domain.turn import TurnSource
 from cwm.domain.word_search import MAX_CHARS
 from cwm.services.turns.history import MAX_TURNS
 from cwm.services.turns.search import MAX_FINDINGS
-from cwm.transport.mcp.contract import inputs, render, schemas
+from cwm.transport.mcp.contract import inputs
 from cwm.transport.mcp.contract.conversation import session_of
+from cwm.transport.mcp.contract.render import turns as render
+from cwm.transport.mcp.contract.schemas import turns as schemas
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 

@@ -11,8 +11,13 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import MAX_TAGS
 from cwm.domain.window import DEFAULT_PAGE, Retention, WindowQuery, WindowSort
 from cwm.services.windows.browse import MAX_PAGE
-from cwm.transport.mcp.contract import inputs, render, schemas
+from cwm.transport.mcp.contract import inputs
 from cwm.transport.mcp.contract.conversation import session_of
+from cwm.transport.mcp.contract.render import status as render_status
+from cwm.transport.mcp.contract.render import windows as render
+from cwm.transport.mcp.contract.schemas import windows as schemas
+from cwm.transport.mcp.contract.schemas.status import Status
+from cwm.transport.mcp.contract.schemas.visibility import Shared
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 
@@ -251,7 +256,7 @@ async def window_status(
     ] = None,
     include_blocks: Annotated[bool, Field(description="Include every block: hash, bytes, tiers")] = False,
     caller: Caller = CALLER,
-) -> schemas.Status:
+) -> Status:
     """Look at one window or one session: state, size, and where its KV cache is now.
 
     Without session_id and window_name it is the conversation you are in. A session that can take turns is active or thawed. The
@@ -266,10 +271,10 @@ async def window_status(
     browse = caller.services.browse
     if window_name is None:
         session = await browse.session(caller.principal, await session_of(caller, session_id))
-        return render.session_status(session, include_blocks=include_blocks)
+        return render_status.session_status(session, include_blocks=include_blocks)
     if session_id is None:
         window = await browse.window(caller.principal, window_name)
-        return render.window_status(window, include_blocks=include_blocks)
+        return render_status.window_status(window, include_blocks=include_blocks)
     raise InvalidParameterError(
         "Give session_id or window_name, not both.",
         field="session_id",
@@ -330,7 +335,7 @@ async def window_share(
         inputs.Visibility, Field(description="private (only you), workspace:<name> (its members) or tenant")
     ],
     caller: Caller = CALLER,
-) -> schemas.Shared:
+) -> Shared:
     """Say who may see a window, thaw it, clone it and delete it. Sessions thawed from it and clones stay as they are.
 
     For everybody else the window is not there; only its name stays taken.
@@ -397,9 +402,9 @@ def window_tools() -> list[FunctionTool]:
         tool(window_freeze, "Freeze a session", schemas.Frozen),
         tool(window_thaw, "Thaw a window", schemas.Thawed),
         tool(window_list, "List windows", schemas.WindowPage, read_only=True),
-        tool(window_status, "Look at a window or session", schemas.Status, read_only=True),
+        tool(window_status, "Look at a window or session", Status, read_only=True),
         tool(window_clone, "Clone a window", schemas.Cloned),
-        tool(window_share, "Say who may see a window", schemas.Shared, idempotent=True),
+        tool(window_share, "Say who may see a window", Shared, idempotent=True),
         tool(window_rename, "Rename a window", schemas.Renamed),
         tool(window_delete, "Delete a window", schemas.Deleted, destructive=True, idempotent=True),
     ]

@@ -58,8 +58,8 @@ class SessionLayer:
         headers = Headers(scope=scope)
         try:
             principal = scope.get(PRINCIPAL) or await self.identity.authenticate(dict(headers))
-        except CwmError as refused:
-            await _refuse_coded(scope, send, INVALID_REQUEST, refused)
+        except CwmError as error:
+            await _refuse_coded(scope, send, INVALID_REQUEST, error)
             return
         answer = Refused()
         scope, send = {**scope, PRINCIPAL: principal, REFUSED: answer}, answer.on(send)

@@ -259,9 +259,9 @@ class Subscriptions:
 def _distinct(uris: list[str]) -> list[str]:
     """``uris`` without duplicates; refuses too many, or one too long to store."""
     if len(uris) > _MAX_SUBSCRIPTIONS or any(len(uri) > _MAX_URI_CHARACTERS for uri in uris):
-        refused = InvalidParameterError(
+        error = InvalidParameterError(
             f"At most {_MAX_SUBSCRIPTIONS} URIs of at most {_MAX_URI_CHARACTERS} characters each.",
             field="uri",
         )
-        raise protocol_error(refused, INVALID_PARAMS)
+        raise protocol_error(error, INVALID_PARAMS)
     return list(dict.fromkeys(uris))

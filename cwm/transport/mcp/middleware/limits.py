@@ -55,21 +55,21 @@ class Limited:
             await self._limits.admit_list(principal)
             async with self._limits.listening(principal):
                 return await inner(context, params)
-        except CwmError as refused:
-            return _refusal(context, refused)
+        except CwmError as error:
+            return _refusal(context, error)
 
     async def _listed(self, inner: Handler, context: Context, params: Any) -> Any:
         try:
             await self._limits.admit_list(await self._agency.principal(context))
-        except CwmError as refused:
-            return _refusal(context, refused)
+        except CwmError as error:
+            return _refusal(context, error)
         return await inner(context, params)
 
     async def _limited(self, inner: Handler, context: Context, params: Any) -> Any:
         try:
             release = await self._admit(context)
-        except CwmError as refused:
-            return _refusal(context, refused)
+        except CwmError as error:
+            return _refusal(context, error)
         with held_by_its_work(release):
             return await inner(context, params)
 
@@ -83,10 +83,10 @@ class Limited:
         return await self._limits.admit(principal, counted_session(context, session))
 
 
-def _refusal(context: Context, refused: CwmError) -> CallToolResult:
+def _refusal(context: Context, error: CwmError) -> CallToolResult:
     """The refusal as a tool result; for the other methods, raised as a JSON-RPC error, the only form they have."""
-    tell_limit(context, refused, as_429=context.method == _LISTEN)
+    tell_limit(context, error, as_429=context.method == _LISTEN)
     if context.method != _TOOLS:
-        raise protocol_error(refused) from refused
-    result = error_result(refused)
+        raise protocol_error(error) from error
+    result = error_result(error)
     return CallToolResult(content=result.content, is_error=True, meta=result.meta)

@@ -60,10 +60,10 @@ class Agency:
             raise InternalError("Nobody has authenticated the request.")
         return principal
 
-    async def admit(self, principal: Principal, needed: frozenset[AccessScope], where: str) -> None:
+    async def admit(self, principal: Principal, scopes: frozenset[AccessScope], where: str) -> None:
         """Raises CWM-9002, and records it, if the principal lacks a scope. ``where`` is the tool or method."""
         try:
-            principal.require(needed)
+            principal.require(scopes)
         except InsufficientScopeError as refused:
             if self.refusals is not None:
                 await self.refusals.note(refused, where, principal)

@@ -188,7 +188,7 @@ def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
     context: dict[str, Any] = {"field": _shown(first)}
     if len(faults_by_path) > 1:
         context["fields"] = list(faults_by_path)
-    return kind("; ".join(f"{path}: {wrong}" for path, wrong in faults_by_path.items()) + ".", **context)
+    return kind("; ".join(f"{path}: {fault}" for path, fault in faults_by_path.items()) + ".", **context)
 
 
 def unusable(value: Any) -> str | None:

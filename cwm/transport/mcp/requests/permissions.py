@@ -159,10 +159,10 @@ def _needed(call: ToolCall) -> frozenset[AccessScope]:
 
 
 async def require(
-    agency: Agency, context: Context | None, needed: frozenset[AccessScope], method: str
+    agency: Agency, context: Context | None, scopes: frozenset[AccessScope], method: str
 ) -> None:
     """As :meth:`Agency.admit`, for the principal that makes the request; raises a JSON-RPC error."""
     try:
-        await agency.admit(await agency.principal(context), needed, method)
+        await agency.admit(await agency.principal(context), scopes, method)
     except InsufficientScopeError as refused:
         raise protocol_error(refused, INVALID_REQUEST) from refused

@@ -56,6 +56,6 @@ def tell_limit(context: Context | None, error: CwmError, *, as_429: bool = False
     request = None if context is None else context.request
     if not isinstance(error, LimitError) or request is None:
         return
-    refused = request.scope.get(REFUSED)
-    if isinstance(refused, Refused):
-        refused.retry_after_seconds, refused.as_429 = error.retry_after_seconds, as_429
+    refusal = request.scope.get(REFUSED)
+    if isinstance(refusal, Refused):
+        refusal.retry_after_seconds, refusal.as_429 = error.retry_after_seconds, as_429

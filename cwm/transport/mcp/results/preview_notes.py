@@ -8,7 +8,7 @@ from typing import Any, Final
 from cwm.domain.errors import CwmError
 from cwm.domain.results import RESULTS_URI, StoredResult
 from cwm.services.results.delivery import Kept, Shown
-from cwm.transport.mcp.contract.render import moment
+from cwm.transport.mcp.contract.render.scalars import moment
 
 META_KEY: Final = "dev.cwm/result"
 
@@ -56,13 +56,13 @@ def meta(outcome: Shown, tokens: int, delivered: int) -> dict[str, Any]:
     return fields
 
 
-def _how_to_read_on(kept: Kept, tokens: int, *, by_reference: bool) -> str:
-    stored = kept.result
+def _how_to_read_on(copy: Kept, tokens: int, *, by_reference: bool) -> str:
+    stored = copy.result
     parts = f" in {len(stored.parts)} parts" if len(stored.parts) > 1 else ""
     until = moment(stored.expires_at.replace(microsecond=0))
     text = (
         f"The whole result ({tokens:,} tokens{parts}) is stored as {stored.handle} until {until}. "
-        f'Read on: result_read {{"cursor": "{kept.cursor}"}}. Find something in it: result_query with that handle '
+        f'Read on: result_read {{"cursor": "{copy.cursor}"}}. Find something in it: result_query with that handle '
         "and jmespath, json_pointer, regex, search, head, tail or count."
     )
     if by_reference:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from cwm.transport.mcp.contract.schemas import Timestamp
+from cwm.transport.mcp.contract.schemas.scalars import Timestamp
 
 
 class ResultPage(TypedDict):

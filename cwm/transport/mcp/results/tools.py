@@ -16,7 +16,7 @@ from cwm.domain.result_query import Query, QueryKind
 from cwm.domain.results import HANDLE_PATTERN, PartKind
 from cwm.services.results.query import AnswerPage
 from cwm.services.results.results import Page
-from cwm.transport.mcp.contract import render
+from cwm.transport.mcp.contract.render.scalars import moment
 from cwm.transport.mcp.contract.tool import tool
 from cwm.transport.mcp.mcp_server import CALLER, Caller
 from cwm.transport.mcp.results import schemas as schemas_results
@@ -184,7 +184,7 @@ def _page(stored_page: Page) -> schemas_results.ResultPage:
         "end_byte": stored_page.end,
         "size_bytes": stored.size,
         "tokens": stored_page.tokens,
-        "expires_at": render.moment(stored_page.result.expires_at),
+        "expires_at": moment(stored_page.result.expires_at),
     }
     if stored_page.next_cursor is not None:
         fields["next_cursor"] = stored_page.next_cursor

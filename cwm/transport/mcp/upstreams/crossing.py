@@ -76,9 +76,9 @@ def _forwardable(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**others, "_meta": meta_fields} if meta_fields else others
 
 
-def refusal(upstream: str, refused: UpstreamRefusedError) -> MCPError:
+def refusal(upstream: str, error: UpstreamRefusedError) -> MCPError:
     """The upstream's own error, with its name."""
-    return MCPError(refused.code, f"Upstream {upstream}: {refused}", refused.data)
+    return MCPError(error.code, f"Upstream {upstream}: {error}", error.data)
 
 
 def input_request(context: Context, upstream: str, answer: Mapping[str, Any]) -> InputRequiredResult:

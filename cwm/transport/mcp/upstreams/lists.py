@@ -26,7 +26,7 @@ from cwm.domain.errors import CwmError
 from cwm.domain.upstream import Offer, OfferKind, exposed_uri, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
-from cwm.transport.mcp.contract.render import moment
+from cwm.transport.mcp.contract.render.scalars import moment
 from cwm.transport.mcp.mcp_server import Handler, McpFace
 from cwm.transport.mcp.requests.agent import Agency, Context
 from cwm.transport.mcp.requests.errors import protocol_error, protocol_errors

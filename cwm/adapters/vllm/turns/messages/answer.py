@@ -125,12 +125,12 @@ class RefusalAnswer(Refused):
         return message
 
 
-def renaming(served: str, wanted: str) -> Callable[[bytes], bytes]:
+def renaming(served_name: str, client_name: str) -> Callable[[bytes], bytes]:
     """Puts the model's name that the client used where the engine writes its own: last of all, behind what a tool is called with."""
     pattern = re.compile(
-        rb'[{,]"model":' + re.escape(json.dumps(served, ensure_ascii=False).encode()) + rb"(?=[,}])"
+        rb'[{,]"model":' + re.escape(json.dumps(served_name, ensure_ascii=False).encode()) + rb"(?=[,}])"
     )
-    name = json.dumps(wanted).encode()
+    name = json.dumps(client_name).encode()
 
     def named(content: bytes) -> bytes:
         start = content.rfind(b'"model":')

@@ -19,10 +19,10 @@ def chat_messages(system: Any, messages: Any) -> list[dict[str, Any]]:
     CWM-1003 for a tool call that is nested too deeply.
     """
     text = system if isinstance(system, str) else _system_text(system)
-    said = [{"role": "system", "content": text}] if text else []
+    chat = [{"role": "system", "content": text}] if text else []
     for message in objects(messages):
-        said += chat_message(message)
-    return said
+        chat += chat_message(message)
+    return chat
 
 
 def chat_message(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -34,19 +34,19 @@ def chat_message(message: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(content, list):
         return [{"role": role, "content": content}]
     blocks = objects(content)
-    results = [said for block in blocks for said in _results(block, role)]
+    results = [result for block in blocks for result in _results(block, role)]
     parts = [part for block in blocks for part in _parts(block, role)]
     calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
     thoughts = [block.get("thinking") for block in blocks if block.get("type") == "thinking"]
-    said: dict[str, Any] = {"role": role}
+    chat_fields: dict[str, Any] = {"role": role}
     if reasoning := "".join(thought for thought in thoughts if isinstance(thought, str)):
-        said["reasoning"] = reasoning
+        chat_fields["reasoning"] = reasoning
     if calls:
-        said["tool_calls"] = calls
+        chat_fields["tool_calls"] = calls
     if parts:
         alone = len(parts) == 1 and parts[0]["type"] == "text"
-        said["content"] = parts[0]["text"] if alone else parts
-    return results if role == "user" and not parts else [*results, said]
+        chat_fields["content"] = parts[0]["text"] if alone else parts
+    return results if role == "user" and not parts else [*results, chat_fields]
 
 
 def chat_tools(tools: Any) -> list[dict[str, Any]] | None:
@@ -107,13 +107,13 @@ def _results(block: dict[str, Any], role: Any) -> list[dict[str, Any]]:
     items = objects(content)
     texts = [str(item.get("text", "")) for item in items if item.get("type") == "text"]
     text = content if isinstance(content, str) else "\n".join(texts)
-    said: list[dict[str, Any]] = [{"role": "tool", **call, "content": text}]
+    messages: list[dict[str, Any]] = [{"role": "tool", **call, "content": text}]
     sources = (item.get("source") for item in items if item.get("type") == "image")
     if images := [_image(source) for source in sources if isinstance(source, dict)]:
-        said.append({"role": "user", "content": images})
+        messages.append({"role": "user", "content": images})
     names = [
         item.get("tool_name") or item.get("name") for item in items if item.get("type") == "tool_reference"
     ]
     if references := [{"type": "tool_reference", "name": name} for name in names if name]:
-        said.append({"role": "tool", **call, "content": references})
-    return said
+        messages.append({"role": "tool", **call, "content": references})
+    return messages

@@ -99,7 +99,7 @@ class MessagesRequest(RequestBody):
         return chat_messages(self.fields.get("system"), self.fields.get("messages"))
 
     def require_continuable(self) -> None:
-        parts = (part for said in self._contents for part in objects(said.get("content")))
+        parts = (part for message in self._contents for part in objects(message.get("content")))
         if not self._contents or any(part.get("type") != "text" for part in parts):
             raise InvalidParameterError(
                 "A context is continued with at least one message, of text only.", field="messages"

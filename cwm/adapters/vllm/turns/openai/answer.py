@@ -30,9 +30,9 @@ class _Answer:
         "_hide_ids",
         "_ids",
         "_message",
-        "_named",
         "_prompts",
         "_recorded",
+        "_rename",
         "_session",
         "begun",
         "ended",
@@ -48,7 +48,7 @@ class _Answer:
         prompts: RecentPrompts | None = None,
         session: str = "",
     ) -> None:
-        self._named = named or as_it_is
+        self._rename = named or as_it_is
         self._prompts = prompts or RecentPrompts()
         self._session = session
         self._ids = Ids()
@@ -117,7 +117,7 @@ class BodyAnswer(_Answer):
             return b""
         content = self._joined()
         self._tail = (self._tail + content[-TAIL_BYTES:])[-TAIL_BYTES:]
-        return self._named(content)
+        return self._rename(content)
 
     def finish(self) -> bytes:
         content = self._joined()
@@ -133,7 +133,7 @@ class BodyAnswer(_Answer):
                 self._message.take(_object(bare))
         else:
             self._ids.take_usage(self._tail + content)
-        return self._named(bare if self._hide_ids else content)
+        return self._rename(bare if self._hide_ids else content)
 
     def _joined(self) -> bytes:
         content = b"".join(self._chunks)
@@ -167,7 +167,7 @@ class StreamAnswer(_Answer):
         self._progress = Progress()
 
     def feed(self, chunk: bytes) -> bytes:
-        return self._named(b"".join([self._event(event) for event in self._events.take(chunk)]))
+        return self._rename(b"".join([self._event(event) for event in self._events.take(chunk)]))
 
     def progress(self) -> Progress:
         """What was read, of an engine that is gone: what it sent of another event, or of its end, is of no use."""
@@ -178,7 +178,7 @@ class StreamAnswer(_Answer):
 
     def finish(self) -> bytes:
         rest = self._events.rest()
-        return self._named((self._event(rest) if rest else b"") + self._let_go())
+        return self._rename((self._event(rest) if rest else b"") + self._let_go())
 
     def _event(self, event: bytes) -> bytes:
         if self.failed or _gives_up(event):
@@ -219,8 +219,8 @@ class StreamAnswer(_Answer):
         if fingerprint is None:
             return last
         end = last.rindex(b"}")
-        told = json.dumps(fingerprint, ensure_ascii=False).encode()
-        return b"".join((last[:end], b',"system_fingerprint":', told, last[end:]))
+        fingerprint_json = json.dumps(fingerprint, ensure_ascii=False).encode()
+        return b"".join((last[:end], b',"system_fingerprint":', fingerprint_json, last[end:]))
 
 
 def _gives_up(event: bytes) -> bool:

@@ -180,13 +180,13 @@ class OpenAiRequest(RequestBody):
         if status != HTTPStatus.OK:
             return Refusal("messages" if self.is_chat else "prompt")
         hide_ids = recorded and not self.fields.get("return_token_ids")
-        named = None if self.served is None else renaming(self.served, self.model or "")
+        rename = None if self.served is None else renaming(self.served, self.model or "")
         if streamed:
             return StreamAnswer(
                 recorded=recorded,
                 hide_ids=hide_ids,
                 hide_usage=recorded and self._lacks_usage,
-                named=named,
+                named=rename,
                 prompts=self.prompts,
                 session=session,
             )
@@ -194,7 +194,7 @@ class OpenAiRequest(RequestBody):
             hide_ids=hide_ids,
             recorded=recorded,
             max_bytes=self.max_answer_bytes,
-            named=named,
+            named=rename,
             prompts=self.prompts,
             session=session,
         )

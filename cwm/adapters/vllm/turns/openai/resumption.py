@@ -135,9 +135,9 @@ class Resumption:
         usage = None
         if not self.progress.finished:
             generate = await self._generate()
-            missing = await self._replay()
-            if missing:
-                yield self._event({"content": missing}, [], None)
+            tail = await self._replay()
+            if tail:
+                yield self._event({"content": tail}, [], None)
             async with self.engine.forward("POST", _GENERATE, generate, _JSON) as stream:
                 self._require(stream.status, _GENERATE)
                 events = Events()
@@ -184,10 +184,10 @@ class Resumption:
             }
             return ""
         self._state["role_sent"] = True
-        sent, text = "".join(progress.text), _text(event)
-        if progress.ids and not text.startswith(sent):
+        beginning, text = "".join(progress.text), _text(event)
+        if progress.ids and not text.startswith(beginning):
             raise EngineResponseError("Another engine reads other text in the tokens of an answer.")
-        return text[len(sent) :]
+        return text[len(beginning) :]
 
     async def _written(self, new: list[dict[str, Any]]) -> AsyncIterator[bytes]:
         """What the new ids say; those that arrived together at once, because each call reads all that came before."""
@@ -198,13 +198,13 @@ class Resumption:
             return
         reason = None if end is None else end["finish_reason"]
         # The token that stops an answer has no text.
-        said = ids[:-1] if reason == "stop" else ids
-        choice = {"index": 0, "token_ids": said, "finish_reason": reason, "stop_reason": None}
+        text_ids = ids[:-1] if reason == "stop" else ids
+        choice = {"index": 0, "token_ids": text_ids, "finish_reason": reason, "stop_reason": None}
         event = await self._derender({"request_id": "", "choices": [choice]})
-        (written,) = event["choices"]
+        (rendering,) = event["choices"]
         self.progress.finished = end is not None
-        delta = written.get("delta") or {"content": written.get("text")}
-        stop = None if end is None else (written["finish_reason"], end.get("stop_reason"))
+        delta = rendering.get("delta") or {"content": rendering.get("text")}
+        stop = None if end is None else (rendering["finish_reason"], end.get("stop_reason"))
         yield self._event(_without_nulls(delta), ids, stop)
 
     async def _derender(self, chunk: dict[str, Any]) -> dict[str, Any]:
@@ -228,21 +228,21 @@ class Resumption:
     def _event(
         self, delta: dict[str, Any], ids: list[int], stop: tuple[str, int | str | None] | None
     ) -> bytes:
-        said = (
+        content = (
             {"delta": delta}
             if "chunk" in self.progress.head["object"]
             else {"text": delta.get("content", "")}
         )
         end = {"finish_reason": None} if stop is None else {"finish_reason": stop[0], "stop_reason": stop[1]}
-        choice = {"index": 0, **said, "logprobs": None, **end, "token_ids": ids}
+        choice = {"index": 0, **content, "logprobs": None, **end, "token_ids": ids}
         return _sent({**self.progress.head, "choices": [choice]})
 
-    def _usage(self, told: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _usage(self, engine_usage: Mapping[str, Any] | None) -> dict[str, Any]:
         """Of the whole answer. Tokens are cached as the second engine found them, which had the first one's to find, too."""
         prompt, new = len(self.progress.prompt), len(self.progress.ids)
-        if told is not None:
-            new = told["prompt_tokens"] - prompt + told["completion_tokens"]
-        cached = ((told or {}).get("prompt_tokens_details") or {}).get("cached_tokens")
+        if engine_usage is not None:
+            new = engine_usage["prompt_tokens"] - prompt + engine_usage["completion_tokens"]
+        cached = ((engine_usage or {}).get("prompt_tokens_details") or {}).get("cached_tokens")
         usage: dict[str, Any] = {
             "prompt_tokens": prompt,
             "total_tokens": prompt + new,

@@ -36,19 +36,19 @@ def input_messages(instructions: Any, items: Any) -> list[dict[str, Any]]:
 def answer_message(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The message that the items of an answer are."""
     messages = input_messages(None, list(items))
-    joined: dict[str, Any] = messages[0] if messages else {"role": "assistant"}
+    answer: dict[str, Any] = messages[0] if messages else {"role": "assistant"}
     for message in messages[1:]:
         for name, value in message.items():
             if name != "role":
-                joined[name] = joined[name] + value if joined.get(name) else value
-    return {"role": "assistant", "content": "", **joined}
+                answer[name] = answer[name] + value if answer.get(name) else value
+    return {"role": "assistant", "content": "", **answer}
 
 
-def input_items(given: Any) -> tuple[dict[str, Any], ...]:
+def input_items(input_value: Any) -> tuple[dict[str, Any], ...]:
     """The items of a request, whose input may be a text."""
-    if isinstance(given, str):
-        return ({"type": "message", "role": "user", "content": given},)
-    return tuple(objects(given))
+    if isinstance(input_value, str):
+        return ({"type": "message", "role": "user", "content": input_value},)
+    return tuple(objects(input_value))
 
 
 def references(items: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -60,15 +60,15 @@ def references(items: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def media_in(items: Any) -> Iterator[dict[str, Any]]:
     """Every object in the items that may name a medium, however deep it is."""
-    left = [items]
-    while left:
-        value = left.pop()
+    values = [items]
+    while values:
+        value = values.pop()
         if isinstance(value, list):
-            left += value
+            values += value
         elif isinstance(value, dict):
             yield value
             # Sources that an answer quoted.
-            left += (inner for name, inner in value.items() if name != "annotations")
+            values += (inner for name, inner in value.items() if name != "annotations")
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any] | None:

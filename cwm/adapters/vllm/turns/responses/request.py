@@ -58,8 +58,8 @@ class ResponsesRequest(RequestBody):
             raise InvalidParameterError(
                 "Background mode is not supported with this model.", field="background"
             )
-        given = self.fields.get("input")
-        if isinstance(given, list) and len(objects(given)) < len(given):
+        input_value = self.fields.get("input")
+        if isinstance(input_value, list) and len(objects(input_value)) < len(input_value):
             raise InvalidParameterError("'input' is a text or a list of objects.", field="input")
         if self.fields.get("conversation") is not None and self._conversation is None:
             raise InvalidParameterError(
@@ -118,10 +118,12 @@ class ResponsesRequest(RequestBody):
         conversation = named_by.get("id") if isinstance(named_by, dict) else named_by
         return conversation if isinstance(conversation, str) else None
 
-    def after(self, items: Sequence[Item], known: Mapping[str, Item]) -> Self:
+    def after(self, items: Sequence[Item], items_by_id: Mapping[str, Item]) -> Self:
         own = input_items(self.fields.get("input"))
-        mended = tuple(known.get(str(item.get("id")), item) if references([item]) else item for item in own)
-        return replace(self, before=tuple(items), own=mended)
+        own_items = tuple(
+            items_by_id.get(str(item.get("id")), item) if references([item]) else item for item in own
+        )
+        return replace(self, before=tuple(items), own=own_items)
 
     def response_of(self, answer: TurnAnswer) -> Mapping[str, Any] | None:
         return answer.response() if isinstance(answer, ResponseIds) else None

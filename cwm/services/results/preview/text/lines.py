@@ -36,20 +36,22 @@ class Lines:
         after, before = first[1] if first else -1, last[0] if last else len(self.whole)
         between = [span for span in hits if after < span[0] and span[1] < before]
         spans = list(_joined([first] if first else [], between, [last] if last else []))
-        shown = sum(self.whole.count("\n", start, end) + 1 for start, end in spans)
-        if not spans or shown >= self.count:
+        line_count = sum(self.whole.count("\n", start, end) + 1 for start, end in spans)
+        if not spans or line_count >= self.count:
             return None
-        return Shortened(self._marked(spans, shown, at_end=last is not None), Unit.LINES, shown, self.count)
+        return Shortened(
+            self._marked(spans, line_count, at_end=last is not None), Unit.LINES, line_count, self.count
+        )
 
-    def _marked(self, spans: list[Span], shown: int, *, at_end: bool) -> str:
+    def _marked(self, spans: list[Span], line_count: int, *, at_end: bool) -> str:
         """The lines with their gaps: the first gap states the number of missing lines, the others are an ellipsis."""
-        missing = self.count - shown
+        missing_count = self.count - line_count
         parts = [self.whole[start:end] for start, end in spans]
         if not at_end:
-            return f"{_GAP.join(parts)}\n… [{counted(missing, Unit.LINES, 'more')}]"
+            return f"{_GAP.join(parts)}\n… [{counted(missing_count, Unit.LINES, 'more')}]"
         if spans[0][0] > 0:
-            return f"[{counted(missing, Unit.LINES, 'earlier')}] …\n{_GAP.join(parts)}"
-        return f"{parts[0]}\n… [{counted(missing, Unit.LINES, 'more')}] …\n{_GAP.join(parts[1:])}"
+            return f"[{counted(missing_count, Unit.LINES, 'earlier')}] …\n{_GAP.join(parts)}"
+        return f"{parts[0]}\n… [{counted(missing_count, Unit.LINES, 'more')}] …\n{_GAP.join(parts[1:])}"
 
     def _first(self, room: int) -> Span | None:
         end = self.whole.rfind("\n", 0, room + 1) if room > 0 else -1

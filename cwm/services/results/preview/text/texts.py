@@ -43,7 +43,7 @@ class Text:
         self._keyword = re.compile(words, re.IGNORECASE) if words else None
         self._looked_at = 0
         self._sentences: list[Span] = []
-        self._wanted: dict[int, None] = {}
+        self._keyword_sentences: dict[int, None] = {}
 
     def shorten(self, limit: int) -> Shortened | None:
         """Shorten to about ``limit`` characters, at least to the note of what is missing; None if that is not shorter."""
@@ -77,7 +77,7 @@ class Text:
             near = sentences(self._whole, 0, end)
             far = (span for span in self._far() if not near or span[0] >= near[-1][1])
             self._sentences = near + list(far)
-            self._wanted = self._with_keyword()
+            self._keyword_sentences = self._with_keyword()
 
     def _far(self) -> Iterator[Span]:
         if self._keyword is None:
@@ -111,7 +111,7 @@ class Text:
             if cost <= room:
                 indices.add(index)
                 room -= cost
-            elif follows and index not in self._wanted:
+            elif follows and index not in self._keyword_sentences:
                 return self._with_part(
                     _joined(spans, sorted(indices)), spans[index - 1][1], spans[index], room
                 )
@@ -127,7 +127,9 @@ class Text:
     def _in_order(self) -> list[int]:
         """The sentences after the first, by importance: those with a keyword come first."""
         rest = range(1, len(self._sentences))
-        return [i for i in self._wanted if i] + [i for i in rest if i not in self._wanted]
+        return [i for i in self._keyword_sentences if i] + [
+            i for i in rest if i not in self._keyword_sentences
+        ]
 
     def _with_part(self, spans: list[Span], last: int, sentence: Span, room: int) -> list[Span]:
         """``spans`` extended, after the span that ends at ``last``, by the beginning of a sentence that did not fit."""
@@ -139,24 +141,24 @@ class Text:
     def _marked(self, spans: list[Span]) -> Shortened:
         unit, total = self._unit, self._total
         parts = [self._whole[start:end] for start, end in spans]
-        shown = sum(amount(part, unit) for part in parts)
-        if shown >= total:
-            unit, total, shown = Unit.CHARACTERS, len(self._whole), sum(map(len, parts))
+        amount_shown = sum(amount(part, unit) for part in parts)
+        if amount_shown >= total:
+            unit, total, amount_shown = Unit.CHARACTERS, len(self._whole), sum(map(len, parts))
         if self._style is Style.TAIL:
-            text = f"[{counted(total - shown, unit, 'earlier')}] … {parts[0]}"
+            text = f"[{counted(total - amount_shown, unit, 'earlier')}] … {parts[0]}"
         else:
-            text = f"{_GAP.join(parts)} … [{counted(total - shown, unit, 'more')}]"
-        return Shortened(text.strip(), unit, shown, total)
+            text = f"{_GAP.join(parts)} … [{counted(total - amount_shown, unit, 'more')}]"
+        return Shortened(text.strip(), unit, amount_shown, total)
 
 
 def _joined(spans: list[Span], indices: list[int]) -> list[Span]:
     """The spans of these sentences; consecutive ones become one span with the space between them."""
-    joined: list[Span] = []
+    longer_spans: list[Span] = []
     last = -2
     for index in indices:
         start, end = spans[index]
         if index == last + 1:
-            start = joined.pop()[0]
-        joined.append((start, end))
+            start = longer_spans.pop()[0]
+        longer_spans.append((start, end))
         last = index
-    return joined
+    return longer_spans

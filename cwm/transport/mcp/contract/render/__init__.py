@@ -1,0 +1,1 @@
+"""Converts the services' records to the answers of tools."""
