@@ -333,7 +333,7 @@ async def test_a_session_stays_while_its_engine_alone_has_not_said_again_what_it
 async def test_an_engine_that_does_not_say_what_it_serves_holds_up_one_turn_and_takes_none(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cwm.services.engines.directory._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("cwm.services.engines.roster._LOOK_SECONDS", 0.05)
     await fleet.cwm.session("s1")
     fleet.cwm.directory.forget()
     await fleet.cwm.directory.look_at("two", fleet.cwm.clock)

@@ -14,7 +14,7 @@ ROUNDS = 10
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cwm.services.engines.directory._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("cwm.services.engines.roster._LOOK_SECONDS", 0.01)
 
 
 async def look(fleet: Fleet, *, late: bool, times: int = 1) -> None:
