@@ -101,17 +101,8 @@ async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
 
 async def asked(gateway: LiveGateway, session_id: str, messages: list[Any]) -> tuple[int, list[Any]]:
     """How many tokens of the prompt the engine had, and the conversation with the answer."""
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", timeout=120) as sdk:
-        raw = await sdk.chat.completions.with_raw_response.create(
-            model=gateway.model,
-            messages=messages,
-            max_tokens=ANSWER_TOKENS,
-            temperature=0,
-            extra_body={"ignore_eos": True},
-            extra_headers={"CWM-Session-Id": session_id},
-        )
-    answer = raw.parse().choices[0].message.to_dict()
-    return int(raw.headers["cwm-cached-tokens"]), [*messages, answer]
+    turn = await sent(gateway, messages, CWM_Session_Id=session_id)
+    return turn.cached, [*messages, {"role": "assistant", "content": turn.answer}]
 
 
 async def acts(page: Page, verb: str, **fields: str) -> None:
