@@ -117,7 +117,7 @@ async def test_the_facts_of_the_cache_are_those_of_the_first_server_that_answers
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "sizes"),
     [
         ("non_cuda_context_meta", {"block_size": 64}),
         # As an LMCache server beside a GPU wrote it: a group for all layers of one kind.
@@ -128,9 +128,9 @@ async def test_the_facts_of_the_cache_are_those_of_the_first_server_that_answers
     ],
 )
 async def test_a_gpu_engine_s_block_size_is_read_as_well_as_a_cpu_engine_s(
-    tier: LmcacheTier, one: Server, name: str, told: dict[str, object]
+    tier: LmcacheTier, one: Server, name: str, sizes: dict[str, object]
 ) -> None:
-    one.attached = {name: {"7": {"model_name": "/model", "world_size": 1, **told}}}
+    one.attached = {name: {"7": {"model_name": "/model", "world_size": 1, **sizes}}}
     facts = await tier.facts()
     assert facts is not None
     assert facts.attached == (AttachedModel("/model", 1, 64),)

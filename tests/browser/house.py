@@ -139,17 +139,17 @@ async def furnished(house: House) -> AsyncIterator[None]:
         yield
 
 
-async def two_days(registry: Registry, **given: Any) -> dict[str, Any]:
-    """Yesterday's talk and a working day, the day's turns by name. ``given``: fields of both conversations."""
+async def two_days(registry: Registry, **fields: Any) -> dict[str, Any]:
+    """Yesterday's talk and a working day, the day's turns by name. ``fields``: those of both conversations."""
     await a_small_talk(
         registry,
         "yesterday-s-talk",
         ("How do we rotate the signing keys?", "With `cwm rotate`, once a quarter."),
         ("Who is told?", "Whoever reads the audit log."),
         age_minutes=_YESTERDAY_MINUTES,
-        **given,
+        **fields,
     )
-    return await a_working_day(registry, **given)
+    return await a_working_day(registry, **fields)
 
 
 @asynccontextmanager

@@ -118,7 +118,7 @@ class FakeKvTier:
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         """As the directory was: what happened since the last look is in the next one."""
         names = self.names(prefix) if self._asked() else []
-        known = [frozenset(place.tier for place in self._directory.get(name, ())) for name in names]
+        tiers_of_each = [frozenset(place.tier for place in self._directory.get(name, ())) for name in names]
         for name, place, is_there in self._news:
             places = self._directory.setdefault(name, set())
             (places.add if is_there else places.discard)(place)
@@ -128,7 +128,7 @@ class FakeKvTier:
             await self.lookup_gate.wait()
         return [
             Placement(name.hash, CHUNK_BYTES if tiers else 0, tiers, self._holders(at))
-            for at, (name, tiers) in enumerate(zip(names, known, strict=True))
+            for at, (name, tiers) in enumerate(zip(names, tiers_of_each, strict=True))
         ]
 
     def _holders(self, at: int) -> frozenset[str]:

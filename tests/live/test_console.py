@@ -33,13 +33,13 @@ class Program:
 
     gateway: LiveGateway
     session: str
-    said: list[Any] = field(default_factory=list)
+    messages: list[Any] = field(default_factory=list)
 
     async def asks(self, question: str) -> Turn:
         """Ask with all that was said before, and keep the answer."""
-        self.said.append({"role": "user", "content": question})
-        turn = await sent(self.gateway, self.said, CWM_Session_Id=self.session)
-        self.said.append({"role": "assistant", "content": turn.answer})
+        self.messages.append({"role": "user", "content": question})
+        turn = await sent(self.gateway, self.messages, CWM_Session_Id=self.session)
+        self.messages.append({"role": "assistant", "content": turn.answer})
         return turn
 
 
@@ -115,10 +115,10 @@ async def acts(page: Page, verb: str, **fields: str) -> None:
 
 async def is_gone_on_with(engine: LiveEngine, agent: Talk, turn: Turn, parent: Turn) -> None:
     """The turn continues that parent to its last token, and the engine had all of its KV that can be had."""
-    shown = (await agent.tool("turn_show", turn=turn.id))["turn"]
-    assert (shown["parent"], shown["relation"]) == (parent.id, "continues")
-    assert shown["parent_at"] == parent.prompt + ANSWER_TOKENS
-    assert turn.cached == shown["cached_tokens"] == restorable_tokens(shown["parent_at"], engine.chunk_size)
+    record = (await agent.tool("turn_show", turn=turn.id))["turn"]
+    assert (record["parent"], record["relation"]) == (parent.id, "continues")
+    assert record["parent_at"] == parent.prompt + ANSWER_TOKENS
+    assert turn.cached == record["cached_tokens"] == restorable_tokens(record["parent_at"], engine.chunk_size)
 
 
 async def test_a_person_finds_a_conversation_and_goes_on_with_it_in_any_client(
@@ -143,11 +143,11 @@ async def test_a_person_sees_why_a_turn_was_slow_and_undoes_a_compaction(
     session = f"notes-{uuid4().hex[:8]}"
     program = Program(gateway, session, [system("2026-11-26", session)])
     await program.asks("What is item 7?")
-    program.said[0] = system("2026-11-27", session)
+    program.messages[0] = system("2026-11-27", session)
     slow = await program.asks(f"Which of them are in {session}?")
     before = await program.asks("Is that so?")
     summary = {"role": "user", "content": f"Summary of {session}: items were asked about."}
-    program.said = [program.said[0], summary, *program.said[-1:]]
+    program.messages = [program.messages[0], summary, *program.messages[-1:]]
     question = f"Write down what {session} says."
     compaction = await program.asks(question)
     assert (await agent.tool("turn_show", turn=compaction.id))["turn"]["compacts"] == before.id

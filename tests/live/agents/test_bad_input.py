@@ -220,13 +220,13 @@ async def test_a_client_may_leave_at_any_moment(engine: LiveEngine, agent: Talk,
         assert ids == await computed(engine, prompt, Question(said, len(ids), endless=True))
 
 
-async def inviting(agent: Talk, protocol: Protocol, *said: Mapping[str, Any]) -> Mapping[str, Any]:
+async def inviting(agent: Talk, protocol: Protocol, *messages: Mapping[str, Any]) -> Mapping[str, Any]:
     """What makes the model go on by itself: Messages, unlike the others, cannot be asked to."""
     if protocol is not MESSAGES:
         return user(INVITATIONS[0])
     lengths = dict.fromkeys(INVITATIONS, 0)
     for text in INVITATIONS:
-        body = protocol.body(agent.model, Question((*said, user(text)), LONG_ANSWER))
+        body = protocol.body(agent.model, Question((*messages, user(text)), LONG_ANSWER))
         answer = await agent.http.post(
             f"{agent.url}{protocol.path}", json=body, headers={"CWM-Capture": "off"}
         )
@@ -270,8 +270,8 @@ async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_ev
         session = sessions[protocol.name]
         shown = await asks(protocol, Question((opening,), max_tokens=8))
         last = shown["messages"][-1]
-        said = (opening, last, await inviting(agent, protocol, opening, last))
-        counting[protocol.name] = Question(said, max_tokens=2000, stream=True, endless=True)
+        messages = (opening, last, await inviting(agent, protocol, opening, last))
+        counting[protocol.name] = Question(messages, max_tokens=2000, stream=True, endless=True)
         window = await agent.tool("window_freeze", session_id=session, window_name=session, keep_session=True)
         windows[protocol.name] = window["token_count"]
 
