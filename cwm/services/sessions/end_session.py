@@ -19,6 +19,7 @@ from cwm.services.access.sight import session_of
 from cwm.services.aside import to_its_end
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.neighbours import neighbours
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
 
@@ -86,10 +87,8 @@ class EndSession:
 
     async def _shared_with_others(self, session: Session, token_ids: TokenIds) -> int:
         longest = 0
-        for other in await self.registry.live_sessions_with_head(
-            session.tenant, session.salt_scope, token_ids
-        ):
-            if other != session.id:
-                theirs = await self.registry.session_tokens(session.tenant, other)
-                longest = max(longest, common_length(token_ids, theirs))
+        beside = neighbours(self.registry, session.tenant, session.salt_scope, token_ids)
+        async for session_id, other_ids in beside:
+            if session_id != session.id:
+                longest = max(longest, common_length(token_ids, other_ids))
         return longest

@@ -20,6 +20,7 @@ from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.aside import outlasting
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.neighbours import neighbours
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
 from cwm.services.kv.store import Store
@@ -178,11 +179,9 @@ class Renewal:
         """The hashes of the chunks that the window will own, after the longest prefix that a live session of the new deployment shares."""
         hashes = self.kv_tier.expected_hashes(prefix.key) or ()
         longest = 0
-        for session_id in await self.registry.live_sessions_with_head(
-            window.tenant, window.salt_scope, prefix.token_ids
-        ):
+        beside = neighbours(self.registry, window.tenant, window.salt_scope, prefix.token_ids)
+        async for session_id, other_ids in beside:
             if await self._is_under(prefix, window.tenant, session_id):
-                other_ids = await self.registry.session_tokens(window.tenant, session_id)
                 longest = max(longest, common_length(prefix.token_ids, other_ids))
         return tuple(hashes[longest // (prefix.identity.chunk_size or 1) :])
 

@@ -26,6 +26,7 @@ from cwm.ports.registry import Registry
 from cwm.services.access.sight import window_of
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
+from cwm.services.kv.neighbours import neighbours
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
 from cwm.services.replicas import Replicas
@@ -153,10 +154,7 @@ class Delete:
 
     async def _shared_with_sessions(self, window: Window, token_ids: TokenIds) -> int:
         longest = 0
-        for session_id in await self.registry.live_sessions_with_head(
-            window.tenant, window.salt_scope, token_ids
-        ):
-            other_ids = await self.registry.session_tokens(window.tenant, session_id)
+        async for _, other_ids in neighbours(self.registry, window.tenant, window.salt_scope, token_ids):
             longest = max(longest, common_length(token_ids, other_ids))
             if longest == len(token_ids):
                 break
