@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 FIRST: Final = "the first key, of thirty-two characters"
 SECOND: Final = "the second key, of thirty-two characters"
-SAID: Final = message_of({"role": "user", "content": "My number is 4711."})
+SAID: Final = message_of({"role": "user", "content": "My colour is heliotrope."})
 REPLY: Final = message_of({"role": "assistant", "content": "I keep it."})
 PROFILE: Final = Profile("digest of the system text", "digest of the tools")
 CHAIN: Final = "digest of what was said so far"
@@ -123,7 +123,7 @@ async def tells(database: Database) -> set[str]:
         "canary": "token_ids",
         "compressed": repr(b"\x28\xb5\x2f\xfd")[2:-1],
         "tokens": repr(pack(IDS[:4]))[2:-1],
-        "words": "4711",
+        "words": "heliotrope",
     }
     return {name for name, words in told.items() if words in text}
 
