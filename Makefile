@@ -53,12 +53,15 @@ HANGS_AFTER = -o faulthandler_exit_on_timeout=true -o faulthandler_timeout=$(1) 
 # Where the time went, above the summary.
 SLOWEST = --durations 25 --durations-min 5
 
+# CONSOLE=tested leaves out what make test-console has just run.
 .PHONY: test
 test: .venv/.installed-dev ## The whole suite, with the real engine
 	@echo "Tests without an engine, two files at a time ..."
 	@$(BIN)/pytest -m "not images and not live and not browser" -n 2 --dist loadfile $(SLOWEST) $(call HANGS_AFTER,720); without_engine=$$?; \
-	  echo "Tests with a browser, where there is one ..."; \
-	  $(BIN)/pytest -m browser -r s || without_engine=$$?; \
+	  if [ '$(CONSOLE)' != tested ]; then \
+	    echo "Tests with a browser, where there is one ..."; \
+	    $(BIN)/pytest -m browser -r s || without_engine=$$?; \
+	  fi; \
 	  echo "Tests with the real engine, which is installed first if it is missing ..."; \
 	  $(BIN)/pytest -m "live and not images" $(SLOWEST) $(call HANGS_AFTER,1920) && exit $$without_engine
 
