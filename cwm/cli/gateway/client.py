@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
@@ -15,11 +14,8 @@ from cwm.cli.terminal.console import USAGE, Interrupts, fail, load_settings, run
 
 if TYPE_CHECKING:
     import httpx2
-    from fastmcp import Client
-    from fastmcp.client.client import CallToolResult
-    from fastmcp.client.progress import ProgressHandler
-    from mcp.shared.exceptions import MCPError
 
+    from cwm.cli.gateway.mcp import McpError, OtherAnswerError
     from cwm.cli.gateway.transport import LastAnswer
 
 UrlOption: TypeAlias = Annotated[
@@ -203,66 +199,43 @@ async def call_tool(
 ) -> Any:
     """Call one tool. Raises ToolRefusedError, or ConnectionError when no gateway answers."""
     import httpx2
-    from fastmcp import Client
-    from fastmcp.client.transports import StreamableHttpTransport
-    from mcp.shared.exceptions import MCPError
 
+    from cwm.cli.gateway.mcp import McpError, OtherAnswerError, ask
     from cwm.cli.gateway.transport import LastAnswer
 
-    async def on_progress(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
-        if on_piece is not None and message:
-            on_piece(message)
-
     last = LastAnswer()
-    factory = partial(http_client, last=last)
-    client = Client(StreamableHttpTransport(f"{url}/mcp", auth=credential, httpx_client_factory=factory))
-    result: CallToolResult | None = None
-    try:
-        async with AsyncExitStack() as leaving:
-            try:
-                await leaving.enter_async_context(client)
-            except (MCPError, RuntimeError) as failed:
-                if isinstance(failed, MCPError):
-                    _raise_refusal(failed)
-                    if last.status is not None:
-                        raise GatewayAwayError(other_answer(url, last.status), last) from failed
-                raise GatewayAwayError(no_answer(url, last), last) from failed
-            result = await _request(client, url, tool, arguments, on_progress if on_piece else None, last)
-    except httpx2.TransportError as failed:
-        # The client raises this when it disconnects, even if the result has already arrived.
-        if result is None:
+    headers = {"authorization": f"Bearer {credential}"} if credential else None
+    async with AsyncExitStack() as leaving:
+        try:
+            http = await leaving.enter_async_context(http_client(headers, last=last))
+            # What fails here was not carried out.
+            await ask(http, f"{url}/mcp", "server/discover", {})
+        except (OSError, httpx2.TransportError) as failed:
+            raise GatewayAwayError(no_answer(url, last), last) from failed
+        except (McpError, OtherAnswerError) as failed:
+            _raise_refusal(failed)
+            assert last.status is not None
+            raise GatewayAwayError(other_answer(url, last.status), last) from failed
+        try:
+            called = {"name": tool, "arguments": arguments}
+            result = await ask(http, f"{url}/mcp", "tools/call", called, on_piece)
+        except httpx2.TransportError as failed:
             why = "the connection broke; the call may have been carried out."
             raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
+        except (McpError, OtherAnswerError) as failed:
+            _raise_refusal(failed)
+            assert last.status is not None
+            told = f"{_in_words(last.status)}." if last.status >= _FIRST_FAULT else str(failed)
+            sentence = f"The gateway at {url} did not answer {tool}: {told}"
+            if last.status in _NOT_CARRIED_OUT:
+                raise GatewayAwayError(sentence, last) from failed
+            raise ConnectionError(sentence) from failed
     return _answer(result)
 
 
-async def _request(
-    client: Client[Any],
-    url: str,
-    tool: str,
-    arguments: dict[str, Any],
-    on_progress: ProgressHandler | None,
-    last: LastAnswer,
-) -> CallToolResult:
-    from mcp.shared.exceptions import MCPError
-
-    try:
-        return await client.call_tool(tool, arguments, raise_on_error=False, progress_handler=on_progress)
-    except (MCPError, RuntimeError) as failed:
-        why = str(failed)
-        if isinstance(failed, MCPError):
-            _raise_refusal(failed)
-            if last.status is not None and last.status >= _FIRST_FAULT:
-                why = f"{_in_words(last.status)}."
-        sentence = f"The gateway at {url} did not answer {tool}: {why}"
-        if last.status in _NOT_CARRIED_OUT:
-            raise GatewayAwayError(sentence, last) from failed
-        raise ConnectionError(sentence) from failed
-
-
-def _raise_refusal(failed: MCPError) -> None:
+def _raise_refusal(failed: McpError | OtherAnswerError) -> None:
     """Raise ToolRefusedError when a gateway answered but refused this client."""
-    data = failed.error.data
+    data = getattr(failed, "data", None)
     if not isinstance(data, dict) or not str(data.get("code")).startswith("CWM-"):
         return
     hint = ""
@@ -271,10 +244,10 @@ def _raise_refusal(failed: MCPError) -> None:
     raise ToolRefusedError(data, hint) from failed
 
 
-def _answer(result: CallToolResult) -> Any:
-    text = "".join(getattr(block, "text", "") for block in result.content)
-    if not result.is_error:
-        return result.structured_content or json.loads(text)
+def _answer(result: Mapping[str, Any]) -> Any:
+    text = "".join(str(block.get("text", "")) for block in result.get("content", ()))
+    if not result.get("isError"):
+        return result.get("structuredContent") or json.loads(text)
     try:
         refusal = ToolRefusedError(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError):

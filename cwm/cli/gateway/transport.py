@@ -1,4 +1,4 @@
-"""Records how an MCP client's last request ended, because its transports report neither a status nor a cause."""
+"""Records how the last request ended, also where an error says neither a status nor a cause."""
 
 from __future__ import annotations
 
