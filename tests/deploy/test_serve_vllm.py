@@ -192,3 +192,24 @@ def test_a_check_says_what_agents_meet_and_starts_nothing(machine: Machine) -> N
     machine.model(HERMES + TOGGLES, "qwen3", ("<think>",))
     assert machine.starts("--check").stdout == "vLLM reads tool calls as hermes, thoughts as qwen3\n"
     assert "agents that use tools will be refused" in machine.starts("--check", CWM_TOOL_PARSER="none").stdout
+
+
+@pytest.mark.parametrize(("is_cpu", "method"), [(True, "fork"), (False, "spawn")])
+def test_a_core_on_cpus_is_forked_and_imports_nothing_again(
+    machine: Machine, is_cpu: bool, method: str
+) -> None:
+    for package in ("vllm/v1", "vllm/v1/engine"):
+        machine._write(f"{package}/__init__.py", "")
+    machine._write(
+        "vllm/platforms.py",
+        f"class current_platform:\n    @staticmethod\n    def is_cpu() -> bool:\n        return {is_cpu}",
+    )
+    machine._write(
+        "vllm/v1/engine/utils.py",
+        "import multiprocessing\ndef get_mp_context():\n    return multiprocessing.get_context('spawn')",
+    )
+    machine._write(
+        "vllm/entrypoints/openai/api_server.py",
+        "from vllm.v1.engine import utils\nprint(utils.get_mp_context().get_start_method())",
+    )
+    assert machine.starts().stdout.splitlines()[-1] == method

@@ -8,10 +8,13 @@ are further arguments of vLLM. With ``--check`` it only says what it would do.
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import os
+import runpy
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -102,8 +105,23 @@ def _value(arguments: Sequence[str], flag: str) -> str:
     return ""
 
 
+def fork_cores() -> None:
+    """Let a vLLM on CPUs fork its core from this process.
+
+    It would start core and worker as new programs, which import vLLM one after the other: 10 s each on two cores. Only
+    a worker needs that, because variables bind its OpenMP threads. On GPUs nothing changes: CUDA bears no fork.
+    """
+    try:
+        from vllm.platforms import current_platform
+        from vllm.v1.engine import utils
+    except ImportError:
+        return
+    if current_platform.is_cpu():
+        utils.get_mp_context = partial(multiprocessing.get_context, "fork")
+
+
 def main() -> None:
-    """Become vLLM's server with the arguments of this process."""
+    """Run vLLM's server with the arguments of this process."""
     argv = [each for each in sys.argv[1:] if each != _CHECK]
     try:
         arguments, sentence = arguments_of(argv, os.environ)
@@ -111,8 +129,10 @@ def main() -> None:
         sys.exit(str(error))
     print(sentence, flush=True)
     if _CHECK not in sys.argv:
-        server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        os.execv(sys.executable, [*server, *arguments])  # noqa: S606 - vLLM in this process's place
+        sys.argv[1:] = arguments
+        fork_cores()
+        # As ``python -m`` would, but a worker imports the main module again, and this one is small.
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
 
 
 if __name__ == "__main__":
