@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.live.engine import LiveEngine
 from tests.live.talk import Talk, talk
 
 _BLOCK: Final = 64
+_AT_ONCE: Final = 3
 
 
 class Frozen(Protocol):
@@ -30,6 +32,19 @@ class Frozen(Protocol):
 def predicted(turn: dict[str, Any]) -> int:
     """The tokens of whole blocks that it shares with its parent; the last one is always computed."""
     return int(min(turn["parent_at"], turn["prompt_tokens"] - 1) // _BLOCK * _BLOCK)
+
+
+async def together(conversations: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """A few at a time: an engine answers three requests in little more time than one."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def in_turn(conversation: Coroutine[Any, Any, None]) -> None:
+        async with places:
+            await conversation
+
+    async with asyncio.TaskGroup() as running:
+        for conversation in conversations:
+            running.create_task(in_turn(conversation))
 
 
 @dataclass(slots=True)
@@ -55,13 +70,13 @@ class House:
         self.engine.wait_ready()
         return self.start()
 
-    async def resume(self, stories: Iterable[Frozen]) -> None:
+    async def resume(self, stories: Collection[Frozen]) -> None:
         """Lose everything, and have each of them go on."""
         gateway = self.lose_everything()
         async with talk(gateway.url, gateway.model) as own:
             for story in stories:
                 story.proxy.target = gateway.url
-                await story.go_on(own)
+            await together(story.go_on(own) for story in stories)
 
     def stop(self) -> None:
         self._running.close()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.live.agents.house import House, predicted
+from tests.live.agents.house import House, predicted, together
 from tests.live.agents.programs import AGENTS, NOTE, Agent, Place, place
 from tests.live.agents.proxy import Passed, Proxy, proxied
 from tests.live.talk import Talk, talk
@@ -47,15 +47,13 @@ class Story:
         (session,) = {str(each.session) for each in self.conversation}
         return session
 
-    async def live(self) -> None:
-        """Four questions; for the first one a tool is called."""
+    async def begin(self, own: Talk) -> None:
+        """Four questions; for the first one a tool is called. Then it is frozen under the agent's name."""
         self.agent.prepare(self.place)
         if self.agent.tool is not None:
             self.proxy.tool, self.proxy.calls = self.agent.tool(self.place), True
         for question in QUESTIONS:
             await self.agent.says(self.place, question, resumed=bool(self.proxy.passed))
-
-    async def freeze(self, own: Talk) -> None:
         self.log = (await own.tool("turn_log", session_id=self.session))["turns"]
         self.shown = await own.tool("turn_show", session_id=self.session)
         await own.tool(
@@ -90,9 +88,8 @@ async def stories(house: House, tmp_path_factory: pytest.TempPathFactory) -> Asy
         for agent in AGENTS:
             proxy = await stack.enter_async_context(proxied(url))
             folder = tmp_path_factory.mktemp(agent.name)
-            stories[agent.name] = story = Story(agent, place(folder, proxy.url, model), proxy)
-            await story.live()
-            await story.freeze(own)
+            stories[agent.name] = Story(agent, place(folder, proxy.url, model), proxy)
+        await together(story.begin(own) for story in stories.values())
         yield stories
 
 

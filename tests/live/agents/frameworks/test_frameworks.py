@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from tests.live.agents.frameworks.conversation import FRAMEWORKS
-from tests.live.agents.house import House, predicted
+from tests.live.agents.house import House, predicted, together
 from tests.live.agents.programs import HERE
 from tests.live.agents.proxy import Passed, Proxy, Tool, proxied
 from tests.live.talk import Talk, talk
@@ -29,8 +29,9 @@ QUESTIONS: Final = (
     "Is that code safe?",
     "Thank you. What else is there?",
 )
-RESUMED: Final = "Good. Let us go on."
-FORKED: Final = "Rather tell me a colour."
+# With the framework's name, because the model may have given two of them the same answers.
+RESUMED: Final = "To {}: let us go on."
+FORKED: Final = "To {}: rather tell me a colour."
 FORKED_AFTER: Final = 2
 TASK: Final = "Which code is in the notes?"
 WITH_SUB_AGENTS: Final = [
@@ -78,11 +79,10 @@ class Story:
             ended = await programs.run(line, variables=pinned, seconds=_SECONDS)
         assert ended.status == 0, f"{self.name}: {ended.told}"
 
-    async def live(self) -> None:
+    async def begin(self, own: Talk) -> None:
+        """Four questions; for the first one a tool is called. Then it is frozen under its name."""
         self.proxy.tool, self.proxy.calls = Tool("read_notes", {"path": "notes.txt"}), True
         await self.says(*QUESTIONS)
-
-    async def freeze(self, own: Talk) -> None:
         self.log = (await own.tool("turn_log", session_id=self.session))["turns"]
         self.shown = await own.tool("turn_show", session_id=self.session)
         await own.tool("window_freeze", session_id=self.session, window_name=self.name, keep_session=True)
@@ -90,9 +90,9 @@ class Story:
     async def go_on(self, own: Talk) -> None:
         """With all of it, then from an earlier question."""
         self.thawed = await own.tool("window_thaw", window_name=self.name, as_session=self.session)
-        await self.says(RESUMED)
+        await self.says(RESUMED.format(self.name))
         self.resumed = await own.tool("turn_show", turn=str(self.proxy.passed[-1].turn))
-        await self.says(FORKED, after=str(FORKED_AFTER))
+        await self.says(FORKED.format(self.name), after=str(FORKED_AFTER))
         self.forked = await own.tool("turn_show", turn=str(self.proxy.passed[-1].turn))
         self.after = await own.tool("turn_log", session_id=self.session)
 
@@ -107,9 +107,8 @@ async def stories(house: House, tmp_path_factory: pytest.TempPathFactory) -> Asy
         stories: dict[str, Story] = {}
         for name in NAMES:
             proxy = await stack.enter_async_context(proxied(url))
-            stories[name] = story = Story(name, tmp_path_factory.mktemp(name), proxy, model)
-            await story.live()
-            await story.freeze(own)
+            stories[name] = Story(name, tmp_path_factory.mktemp(name), proxy, model)
+        await together(story.begin(own) for story in stories.values())
         yield stories
 
 
@@ -155,7 +154,7 @@ async def test_a_framework_goes_on_with_its_conversation_after_everything_was_ki
     story = resumed[name]
     assert (story.thawed["verification"], story.thawed["session_id"]) == ("exact", story.session)
     assert [each.status for each in story.proxy.passed] == [200] * (len(QUESTIONS) + 3)
-    assert are_said([*QUESTIONS, RESUMED], questions(story.resumed))
+    assert are_said([*QUESTIONS, RESUMED.format(name)], questions(story.resumed))
     turn = story.resumed["turn"]
     assert story.proxy.passed[len(QUESTIONS) + 1].session == story.session
     assert (turn["parent"], turn["relation"]) == (story.lived[-1].turn, "continues")
@@ -167,7 +166,7 @@ async def test_a_fork_has_the_turn_that_it_left_as_its_parent_and_overwrites_not
     resumed: dict[str, Story], name: str
 ) -> None:
     story = resumed[name]
-    assert are_said([*QUESTIONS[:FORKED_AFTER], FORKED], questions(story.forked))
+    assert are_said([*QUESTIONS[:FORKED_AFTER], FORKED.format(name)], questions(story.forked))
     turn = story.forked["turn"]
     # Of the first question there are two turns, because of the tool.
     assert turn["parent"] == story.lived[FORKED_AFTER].turn
