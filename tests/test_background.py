@@ -12,6 +12,7 @@ from cwm.background import BackgroundTasks
 from tests.eventually import eventually
 
 
+@pytest.mark.slow
 async def test_a_task_is_held_until_it_ends_although_nobody_else_holds_it() -> None:
     tasks, began, futures = BackgroundTasks(), asyncio.Event(), list[weakref.ref[asyncio.Future[None]]]()
 

@@ -23,6 +23,8 @@ from cwm.stack.ports import Ports
 from tests.cli.command import cwm
 from tests.deploy.tools import installed
 
+pytestmark = pytest.mark.slow
+
 MODEL = "/models/llama"
 DEVICES: list[Device] = ["cpu", "cuda"]
 # What a container has elsewhere: addresses, folders, and shared memory that a restart would lose.

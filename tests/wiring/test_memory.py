@@ -14,6 +14,8 @@ from fastmcp import Client
 
 from tests.cli.command import environment, serving
 
+pytestmark = pytest.mark.slow
+
 _SETTLING = """
 import gc, json, sys, weakref
 from cwm.wiring.memory import settle_memory

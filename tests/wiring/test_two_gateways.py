@@ -21,6 +21,8 @@ from cwm.wiring.lifetime import Drain, running
 from cwm.wiring.parts import Parts, build_parts
 from tests.adapters.vllm.fake_vllm import FakeVllm, fake_vllm
 
+pytestmark = pytest.mark.slow
+
 ANN = Principal("acme", "ann", EVERY)
 SESSIONS = tuple(f"s{number}" for number in range(8))
 

@@ -511,6 +511,7 @@ async def test_knowing_which_keys_there_are_is_counted_too(redis_url: str, sqlit
         assert cache.reserved <= MEGABYTE / 2
 
 
+@pytest.mark.slow
 async def test_a_scope_that_is_larger_than_the_memory_for_keys_is_served_from_the_store(
     shared_store_url: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -540,6 +541,7 @@ async def test_a_scope_that_is_larger_than_the_memory_for_keys_is_served_from_th
         assert views.past(TENANT, before + 1) is not None
 
 
+@pytest.mark.slow
 async def test_entries_that_only_older_versions_have_are_counted_too(sqlite_url: str) -> None:
     async with replica(sqlite_url, sqlite_url, memory=2 * MEGABYTE) as one:
         cache, index, views = one.contents.cache, one.context.index, one.context.views

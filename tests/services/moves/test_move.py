@@ -63,6 +63,7 @@ async def test_what_the_shared_tiers_lost_is_stored_again_before_the_session_goe
     assert moved.tokens_restored == moved.blocks_total * fleet.cwm.kv_tier.chunk_size
 
 
+@pytest.mark.slow
 async def test_a_session_stays_where_the_shared_tiers_take_nothing(fleet: Fleet) -> None:
     for name in ("one", "two"):
         fleet.beside(name).full.update(LOWER)

@@ -45,7 +45,7 @@ class Scene:
 
     async def turn(
         self,
-        *said: Mapping[str, Any],
+        *contents: Mapping[str, Any],
         parent: Turn | None = None,
         tokens: int = 600,
         answer: int = 200,
@@ -60,7 +60,7 @@ class Scene:
         at = len(above) if branch_at is None else branch_at
         begun = len(self.ids) * 10_000
         ids = above[:at] + tuple(range(begun, begun + tokens + answer))
-        messages = tuple(message_of(dict(each)) for each in said)
+        messages = tuple(message_of(dict(each)) for each in contents)
         asked = Turn(
             self.session.tenant, self.session.id, turn_id, self.session.owner, self.now,
             client=fields.pop("client", "claude-cli/2.1.197 (external, cli)"),
@@ -99,37 +99,37 @@ class Scene:
         )
         assert await self.registry.tag(tag) is not None
 
-    async def window(self, turn: Turn, name: str, *hashes: str, **given: Any) -> Window:
+    async def window(self, turn: Turn, name: str, *hashes: str, **fields: Any) -> Window:
         """A durable window of the session at this turn, which goes on."""
         ids = self.ids[turn.id]
         window = a_window(
             name, self.session.tenant, session_id=self.session.id, snapshot_id=digest(ids), owner=self.session.owner,
             token_count=len(ids), model=self.session.model, turn_id=turn.id, created_at=self.now, updated_at=self.now,
-            **given,
+            **fields,
         )  # fmt: skip
         await self.registry.begin_freeze(window, ids, None)
         return await self.registry.finish_freeze(window, stored(*hashes, size_bytes=2_949_120), self.now)
 
 
 async def opened(
-    registry: Registry, session_id: str, tenant: str = "default", age_minutes: float = 30, **given: Any
+    registry: Registry, session_id: str, tenant: str = "default", age_minutes: float = 30, **fields: Any
 ) -> Scene:
     at = datetime.now(UTC) - timedelta(minutes=age_minutes)
-    fields = {
+    values = {
         "owner": "local",
         "model": "qwen3-coder-30b",
         "state": SessionState.ACTIVE,
         "token_count": 0,
-        **given,
+        **fields,
     }
-    session = a_session(session_id, tenant, created_at=at, updated_at=at, **fields)
+    session = a_session(session_id, tenant, created_at=at, updated_at=at, **values)
     session = await registry.add_session(session, ())
     return Scene(registry, session, at)
 
 
-async def a_working_day(registry: Registry, tenant: str = "default", **given: Any) -> dict[str, Any]:
+async def a_working_day(registry: Registry, tenant: str = "default", **fields: Any) -> dict[str, Any]:
     """A conversation with a title request, a sub-agent, a retry, a compaction, a branch, windows and a tag."""
-    scene = await opened(registry, "fix-flaky-login-test", tenant, age_minutes=47, **given)
+    scene = await opened(registry, "fix-flaky-login-test", tenant, age_minutes=47, **fields)
     system = {
         "role": "system",
         "content": "You are a careful coding agent. Work in small steps and run the tests.",
@@ -221,9 +221,11 @@ async def a_working_day(registry: Registry, tenant: str = "default", **given: An
     }  # fmt: skip
 
 
-async def a_small_talk(registry: Registry, session_id: str, *said: Sequence[str], **given: Any) -> Scene:
-    scene = await opened(registry, session_id, **given)
+async def a_small_talk(
+    registry: Registry, session_id: str, *exchanges: Sequence[str], **fields: Any
+) -> Scene:
+    scene = await opened(registry, session_id, **fields)
     parent = None
-    for question, answer in said:
+    for question, answer in exchanges:
         parent = await scene.turn(user(question), assistant(answer), parent=parent, client="opencode/1.18.33")
     return scene

@@ -10,6 +10,8 @@ from tests.transport.console.reading import Console, Document
 from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
 from tests.transport.console.test_safety import MARKUP, UNSEEN
 
+pytestmark = pytest.mark.slow
+
 
 def compared(left: str, right: str) -> str:
     return f"/compare?{urlencode({'left': left, 'right': right})}"

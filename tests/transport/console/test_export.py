@@ -13,6 +13,8 @@ from tests.transport.console.reading import POLICY, Console
 from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
 from tests.transport.console.test_safety import HOSTILE
 
+pytestmark = pytest.mark.slow
+
 LOCAL = Principal("default", "local")
 
 

@@ -17,6 +17,8 @@ from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm, fake_vllm
 from tests.eventually import eventually
 from tests.transport.llm.gateway import Gateway, gateway, settings_for
 
+pytestmark = pytest.mark.slow
+
 EMBEDDINGS = "/v1/embeddings"
 ASKED = {"model": MODEL, "input": ["one text", "another"]}
 SAID = [{"role": "user", "content": "hi"}]

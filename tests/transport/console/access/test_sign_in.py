@@ -22,6 +22,8 @@ from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import Console, Document, sound
 from tests.transport.console.scenes import assistant, opened, user
 
+pytestmark = pytest.mark.slow
+
 OWN = {"origin": "http://127.0.0.1:8700"}
 PAGE = {"accept": "text/html,*/*;q=0.8"}
 READING = frozenset({AccessScope.WINDOWS_READ, AccessScope.CONTEXT_READ})

@@ -12,6 +12,8 @@ from cwm.transport.mcp.requests.permissions import TOOLS
 from tests.transport.console.actions.conftest import ADMIN, OWN, Desk, proposed
 from tests.transport.console.scenes import a_working_day
 
+pytestmark = pytest.mark.slow
+
 DENIED: Final = "security.access_denied"
 LACKS: Final = "insufficient_scope"
 SCOPES: Final = "windows:read windows:write sessions:write"

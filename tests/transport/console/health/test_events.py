@@ -28,6 +28,8 @@ from tests.transport.console.reading import Console
 from tests.transport.console.scenes import assistant, opened, user
 from tests.transport.mcp.gateway import nobody_listens, serving
 
+pytestmark = pytest.mark.slow
+
 _BOUND_SECONDS = 20
 ELSEWHERE = Principal("elsewhere", "local")
 
