@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from cwm_engine.parsers import ModelFiles, parsers_for
@@ -117,6 +118,8 @@ def fork_cores() -> None:
     except ImportError:
         return
     if current_platform.is_cpu():
+        # One of the core's own would be killed with it, and leave its shared memory behind.
+        resource_tracker.ensure_running()
         utils.get_mp_context = partial(multiprocessing.get_context, "fork")
 
 

@@ -19,13 +19,12 @@ function dress(part) {
 
 async function copy(button) {
   const words = button.firstChild;
+  button.classList.add("copied");
   try {
     await navigator.clipboard.writeText(button.dataset.copy);
     words.data = "Copied";
-  } catch {
-    words.data = "Not copied";
-  }
-  setTimeout(() => { words.data = "Copy"; }, 1500);
+  } catch { words.data = "Not copied"; }
+  setTimeout(() => { words.data = "Copy"; button.classList.remove("copied"); }, 1500);
 }
 
 dress(document);
@@ -36,7 +35,7 @@ const [pause, wait] = [2000, 15000]; // milliseconds between two loads, and betw
 // Whether somebody is at work in the page, whom new contents would disturb.
 function isInUse() {
   const chosen = getSelection();
-  if (!chosen.isCollapsed && main.contains(chosen.anchorNode)) return true;
+  if (!chosen.isCollapsed && main.contains(chosen.anchorNode) || main.querySelector(".copied")) return true;
   return [...main.querySelectorAll("input, select, textarea")].some((field) =>
     field === document.activeElement ||
     (field.options ? [...field.options].some((each) => each.selected !== each.defaultSelected)
