@@ -53,12 +53,14 @@ HANGS_AFTER = -o faulthandler_exit_on_timeout=true -o faulthandler_timeout=$(1) 
 # Where the time went, above the summary.
 SLOWEST = --durations 25 --durations-min 5
 
-# CONSOLE=tested leaves out what make test-console has just run.
+# TESTED names what has just run and is not run again: "check" (of its tests, those of properties had few examples) and "console".
+NOT_YET_TESTED = $(if $(filter check,$(TESTED)), and (slow or hypothesis))
+
 .PHONY: test
 test: .venv/.installed-dev ## The whole suite, with the real engine
 	@echo "Tests without an engine, two files at a time ..."
-	@$(BIN)/pytest -m "not images and not live and not browser" -n 2 --dist loadfile $(SLOWEST) $(call HANGS_AFTER,720); without_engine=$$?; \
-	  if [ '$(CONSOLE)' != tested ]; then \
+	@$(BIN)/pytest -m "not images and not live and not browser$(NOT_YET_TESTED)" -n 2 --dist loadfile $(SLOWEST) $(call HANGS_AFTER,720); without_engine=$$?; \
+	  if [ -z '$(filter console,$(TESTED))' ]; then \
 	    echo "Tests with a browser, where there is one ..."; \
 	    $(BIN)/pytest -m browser -r s || without_engine=$$?; \
 	  fi; \
