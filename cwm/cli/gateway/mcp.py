@@ -14,7 +14,7 @@ PROTOCOL: Final = "2026-07-28"
 _META: Final = "io.modelcontextprotocol"
 
 OnProgress = Callable[[str], None]
-"""Gets the message of each notification of progress."""
+"""Gets the words of each notification of progress that has some."""
 
 
 class McpError(Exception):
@@ -60,8 +60,9 @@ async def ask(
             return _result(_message(await response.aread()))
         async for event in httpx2.EventSource(response, max_event_size=None):
             message = _message(event.data)
-            if message.get("method") == "notifications/progress" and on_progress is not None:
-                on_progress(str(message["params"].get("message") or ""))
+            words = (message.get("params") or {}).get("message")
+            if message.get("method") == "notifications/progress" and on_progress is not None and words:
+                on_progress(str(words))
             elif "method" not in message:
                 return _result(message)
     raise OtherAnswerError
