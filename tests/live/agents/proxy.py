@@ -2,7 +2,7 @@
 
 A model of 135M parameters calls no tool by itself, does not stop, and may say nothing, which agents leave out or repeat. So it answers
 every request with a few words, and one request gets a ``tool_choice``; the tool's parameters are narrowed in all of them, so that the
-agent looks the same in each.
+agent looks the same in each. The others may call none: in place of a few words vLLM lets a model call a strict tool.
 """
 
 from __future__ import annotations
@@ -127,23 +127,30 @@ class Proxy:
         if own and self.calls:
             assert tool is not None
             self.calls, limit = False, CALL_TOKENS
-            named: dict[str, Any] = {"type": "function", "name": tool.name}
-            if path == _MESSAGES:
-                named = {"type": "tool", "name": tool.name}
-            elif path == "/v1/chat/completions":
-                named = {"type": "function", "function": {"name": tool.name}}
-            fields["tool_choice"] = named
-        elif self.answers:
-            text = self.answers.pop(0)
-            limit, fields["structured_outputs"] = len(text), {"choice": [text]}
-        elif path == _MESSAGES:
-            schema = {"type": "string", "pattern": f"^{_FEW_WORDS}$"}
-            fields["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+            fields["tool_choice"] = _named(tool, path)
         else:
-            fields["structured_outputs"] = {"regex": _FEW_WORDS}
+            if definitions:
+                fields["tool_choice"] = {"type": "none"} if path == _MESSAGES else "none"
+            if self.answers:
+                text = self.answers.pop(0)
+                limit, fields["structured_outputs"] = len(text), {"choice": [text]}
+            elif path == _MESSAGES:
+                schema = {"type": "string", "pattern": f"^{_FEW_WORDS}$"}
+                fields["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+            else:
+                fields["structured_outputs"] = {"regex": _FEW_WORDS}
         names = {_MESSAGES: "max_tokens", "/v1/responses": "max_output_tokens"}
         fields.pop("max_completion_tokens", None)
         return {**fields, names.get(path, "max_tokens"): limit}
+
+
+def _named(tool: Tool, path: str) -> dict[str, Any]:
+    """The ``tool_choice`` of a request that must call it."""
+    if path == _MESSAGES:
+        return {"type": "tool", "name": tool.name}
+    if path == "/v1/chat/completions":
+        return {"type": "function", "function": {"name": tool.name}}
+    return {"type": "function", "name": tool.name}
 
 
 @asynccontextmanager
