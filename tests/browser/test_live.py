@@ -111,6 +111,25 @@ async def test_a_field_in_use_is_left_alone(house: House, visitor: Visitor, talk
     await expect(page.get_by_role("link", name="Is anybody there?")).to_be_visible()
 
 
+async def test_a_button_says_copied_until_it_has_been_read(
+    house: House, visitor: Visitor, talk: Scene
+) -> None:
+    page = visitor.page
+    await without_streams(visitor)
+    await visitor.open("/console/conversations/talk")
+    # Just before the page would be loaded again.
+    await page.clock.pause_at(datetime.now(UTC) + timedelta(seconds=14))
+    await talk.turn(user("And now?"), assistant("Still."))
+    loads: list[str] = []
+    page.on("request", lambda request: loads.append(request.url))
+    await page.locator("button[data-copy]").first.click()
+    await expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    await page.clock.run_for(1_200)
+    assert [each for each in loads if "/events" not in each] == []
+    await page.clock.run_for(20_000)
+    await expect(page.get_by_role("link", name="And now?")).to_be_visible()
+
+
 async def test_a_hidden_page_closes_its_stream_and_is_right_when_it_is_seen_again(
     house: House, visitor: Visitor, talk: Scene
 ) -> None:
