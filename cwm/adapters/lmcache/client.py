@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 import httpx2
 
 from cwm.adapters import certificates
+from cwm.adapters.http.trust import trusted
 from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
 from cwm.adapters.lmcache.neighbours import Neighbours
 from cwm.domain.engine import Tier
@@ -65,6 +66,7 @@ class LmcacheTier:
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(_CALL_TIMEOUT_SECONDS, connect=settings.connect_timeout_seconds),
             limits=httpx2.Limits(max_connections=64, max_keepalive_connections=16),
+            verify=trusted(),
             trust_env=False,
         )
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx2
 
 from cwm.adapters import certificates
+from cwm.adapters.http.trust import trusted
 from cwm.domain.errors import AuthorityUnavailableError
 
 _SECONDS: Final = 3.0
@@ -24,7 +25,9 @@ class Fetch:
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
-        self._http = httpx2.AsyncClient(timeout=seconds, trust_env=False, follow_redirects=False)
+        self._http = httpx2.AsyncClient(
+            timeout=seconds, verify=trusted(), trust_env=False, follow_redirects=False
+        )
 
     async def get(self, url: str) -> dict[str, Any]:
         """The JSON object at ``url``. Raises CWM-5005 if there is none within the limits."""

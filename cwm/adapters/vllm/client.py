@@ -12,6 +12,7 @@ from typing import Any, Final
 import httpx2
 
 from cwm.adapters.http.sockets import on_asyncio
+from cwm.adapters.http.trust import trusted
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.faults import Freshness, coded_errors, was_stale
 from cwm.adapters.vllm.media import MediaRule
@@ -105,7 +106,7 @@ class VllmEngine:
         # The transport without a client: CWM needs no redirects, cookies or default headers, and they cost time.
         self._transport = on_asyncio(
             httpx2.AsyncHTTPTransport(
-                verify=settings.tls_context() or True,
+                verify=settings.tls_context() or trusted(),
                 limits=httpx2.Limits(
                     max_connections=None,
                     max_keepalive_connections=_IDLE_CONNECTIONS,

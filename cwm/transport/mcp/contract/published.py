@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 from fastmcp.utilities.json_schema import compress_schema
@@ -23,8 +24,9 @@ def input_schema(generated: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "type": "object", "properties": properties, "additionalProperties": False}
 
 
+@cache
 def output_schema(output: Any) -> dict[str, Any]:
-    """The schema of a TypedDict as it is serialized."""
+    """The schema of a TypedDict as it is serialized. Every gateway of a process gets the same object."""
     generated = TypeAdapter(output).json_schema(mode="serialization")
     schema: dict[str, Any] = compress_schema(_inline(generated), prune_titles=True)
     return schema
