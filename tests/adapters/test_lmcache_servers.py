@@ -19,6 +19,8 @@ from cwm.settings import Engine
 from tests.postgres import free_port
 from tests.transport.llm.gateway import serving
 
+pytestmark = pytest.mark.slow
+
 NOBODY = f"http://127.0.0.1:{free_port()}"
 KEY = PrefixKey("/model", 1, tuple(range(32)), "salt", "one")
 

@@ -32,6 +32,8 @@ from tests.contracts.nouns import NOW
 from tests.contracts.test_audit_log import an_event
 from tests.services.replicas_of import HandClock
 
+pytestmark = pytest.mark.slow
+
 KEYS = ChainKeys([b"a secret"])
 REPLACED_ONCE = 'cwm_events_total{event="audit_chain_replaced"} 1.0'
 

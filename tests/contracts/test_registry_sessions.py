@@ -34,6 +34,8 @@ from tests.contracts.nouns import (
     stored,
 )
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_session_comes_back_as_it_was_given(registry: Registry) -> None:
     session = a_session(

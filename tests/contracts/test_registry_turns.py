@@ -25,6 +25,8 @@ from cwm.domain.word_search import Words
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_turn, a_window
 
+pytestmark = pytest.mark.slow
+
 KEY: Final = "a key of a test, thirty-two characters"
 SOON: Final = NOW + timedelta(minutes=1)
 OTHER_IDS: Final = tuple(range(5000, 5040))

@@ -15,6 +15,8 @@ from cwm.domain.window import Window
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, recorded, stored
 
+pytestmark = pytest.mark.slow
+
 SECOND = timedelta(seconds=1)
 ANY = UnsavedQuery(limit=10, tokens=0)
 

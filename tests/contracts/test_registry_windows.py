@@ -37,6 +37,8 @@ from tests.contracts.nouns import (
     stored,
 )
 
+pytestmark = pytest.mark.slow
+
 
 async def test_an_intent_to_freeze_is_on_record_with_its_tokens_and_freezes_the_session(
     registry: Registry,

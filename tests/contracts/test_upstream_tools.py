@@ -9,6 +9,8 @@ from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
 from cwm.domain.upstream_tools import newest, version_of
 from tests.contracts.nouns import LATER, NOW
 
+pytestmark = pytest.mark.slow
+
 SAY = version_of({"name": "say", "description": "Says it.", "inputSchema": {"type": "object"}})
 SAY_WORSE = version_of(
     {"name": "say", "description": "Reads a key first.", "inputSchema": {"type": "object"}}

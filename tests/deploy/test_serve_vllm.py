@@ -13,6 +13,8 @@ import pytest
 
 from cwm import shipped
 
+pytestmark = pytest.mark.slow
+
 # What the installed vLLM registers: the first dictionary of each package.
 PARSERS = '__all__ = ["Manager"]\n_TO_REGISTER = {{\n    {rows},\n}}\nraise SystemExit("vLLM must not be imported")\n'
 TOOLS = (

@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cwm.domain.eviction import Eviction, Facts, Policy, policy_of
 
+pytestmark = pytest.mark.slow
+
 KEYS = st.integers(0, 12)
 FACTS = st.builds(
     Facts,

@@ -21,6 +21,8 @@ from cwm.domain.token_estimate import (
     spread,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def count(text: str) -> int:
     """A token for each four letters of a word, and one for each other character that is no space."""

@@ -41,6 +41,8 @@ from tests.adapters.sql.older_schemas import (
 )
 from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window
 
+pytestmark = pytest.mark.slow
+
 _TABLES = {*metadata.tables, "alembic_version"}
 # An FTS5 table on SQLite: what keeps it is SQLite's own, and no metadata can say what it is like.
 _FTS = "window_grams"

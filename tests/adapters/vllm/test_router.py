@@ -19,6 +19,8 @@ from tests.services.replicas_of import ANN
 from tests.services.windows_of import gateway as services
 from tests.transport.llm.gateway import Gateway, gateway, settings_for
 
+pytestmark = pytest.mark.slow
+
 CHAT = "/v1/chat/completions"
 NAMES = ("x-session-id", "x-dynamo-session-id", "x-session-token")
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hey"}]}

@@ -30,6 +30,8 @@ from cwm.services.context.upkeep import ContextUpkeep
 from tests.services.context_of import ANN, BOB, MEGABYTE, TENANT, Replica, replica
 from tests.services.replicas_of import HandClock
 
+pytestmark = pytest.mark.slow
+
 PRIVATE = scope_of("acme", "s1", "session")
 VALUES: list[Any] = [
     None,

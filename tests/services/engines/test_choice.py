@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, cast
 
+import pytest
+
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.domain.session import Session
 from cwm.ports.kv_tier import KvTier
@@ -20,6 +22,8 @@ from tests.contracts.nouns import a_session
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
 from tests.services.windows_of import Ticking
+
+pytestmark = pytest.mark.slow
 
 ENGINES, SESSIONS = 100, 10_000
 LIMIT_SECONDS = 0.001

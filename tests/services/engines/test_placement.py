@@ -30,6 +30,8 @@ from tests.fakes.kv_tier import FakeKvTier
 from tests.services.replicas_of import ANN
 from tests.services.windows_of import Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Fleet:

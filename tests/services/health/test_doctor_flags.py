@@ -19,6 +19,8 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
 from tests.services.replicas_of import HandClock
 
+pytestmark = pytest.mark.slow
+
 
 class HastyClock(HandClock):
     """A second passes with every look, so that nothing is waited for."""

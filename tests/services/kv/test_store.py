@@ -19,6 +19,8 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix
 from cwm.services.kv.store import Store
 
+pytestmark = pytest.mark.slow
+
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
 """Three chunks, and a token that was sampled last in a fourth."""

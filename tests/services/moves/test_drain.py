@@ -16,6 +16,8 @@ from tests.fakes.kv_tier import LOWER
 from tests.services.fleet_of import Fleet, turns_of
 from tests.services.replicas_of import ANN
 
+pytestmark = pytest.mark.slow
+
 SESSIONS = ("s1", "s2", "s3", "s4", "s5")
 
 

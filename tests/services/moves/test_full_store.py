@@ -13,6 +13,8 @@ from tests.fakes.kv_tier import ALL, LOWER
 from tests.services.fleet_of import Fleet, turns_of
 from tests.services.replicas_of import ANN
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_move_in_which_the_store_becomes_full_is_given_up_and_made_when_there_is_room(
     fleet: Fleet,

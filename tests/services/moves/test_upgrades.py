@@ -35,6 +35,8 @@ from tests.fakes.kv_tier import LOWER, FakeKvTier
 from tests.services.fleet_of import Fleet
 from tests.services.replicas_of import ANN
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def fleet(fleet: Fleet) -> Fleet:

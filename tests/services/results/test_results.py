@@ -31,6 +31,8 @@ from cwm.services.results.results import Page, holder_of
 from tests.services.kept import ANN, BOB, EVE, POLICY, AwayOnce, Desk, FullContents, InMemory, opened, part_of
 from tests.services.replicas_of import HandClock
 
+pytestmark = pytest.mark.slow
+
 LOG = "".join(f"line {number} of the log, é and 漢\n" for number in range(300))
 BUDGET = 10_000
 

@@ -18,6 +18,8 @@ from cwm.services.kv.prefix import Prefix
 from tests.services.replicas_of import ANN
 from tests.services.windows_of import Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Late:

@@ -16,6 +16,8 @@ from tests.services.replicas_of import ANN, BOB
 from tests.services.turns.talk import answered, asked, assistant, user
 from tests.services.windows_of import Gateway
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def branches(cwm: Gateway) -> Branches:

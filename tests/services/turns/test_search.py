@@ -20,6 +20,8 @@ from tests.services.replicas_of import ANN, BOB
 from tests.services.turns.talk import assistant, took, user
 from tests.services.windows_of import Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 START = tuple(range(100, 140))
 SECOND = (*START, 7, 8, 9, 50)
 SAID = [user("What is the number?"), assistant("The number is 4711.")]

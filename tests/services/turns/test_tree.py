@@ -39,6 +39,8 @@ from tests.services.replicas_of import ANN
 from tests.services.turns.talk import AGENT, TITLE, answered, asked, assistant, user
 from tests.services.windows_of import Gateway, Ticking, gateway
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 IDS = st.lists(st.integers(1, 3), min_size=1, max_size=20).map(tuple)
 PART = st.floats(0, 1)

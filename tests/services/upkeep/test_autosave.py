@@ -21,6 +21,8 @@ from tests.services.replicas_of import ANN
 from tests.services.turns.talk import TITLE, answered, asked, took
 from tests.services.windows_of import FOR_EVER, Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 EVERY_TURN = AutosavePolicies(AutosavePolicy(every_tokens=1))
 
 

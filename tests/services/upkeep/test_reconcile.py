@@ -19,6 +19,8 @@ from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN
 from tests.services.windows_of import Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def crashed(sqlite: Database) -> AsyncIterator[Gateway]:

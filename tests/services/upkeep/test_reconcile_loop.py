@@ -24,6 +24,8 @@ from tests.contracts.nouns import IDS, a_session
 from tests.fakes.engine import FakeEngine
 from tests.services.windows_of import Gateway, Ticking, gateway
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True, slots=True)
 class Follower(Replicas):

@@ -26,6 +26,8 @@ from tests.services.replicas_of import ANN
 from tests.services.turns.talk import took
 from tests.services.windows_of import Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 
 class Failing(SqlRegistry):
     """Says nothing of all that has ``bad`` in its name."""

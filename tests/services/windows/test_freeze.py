@@ -28,6 +28,8 @@ from tests.services.replicas_of import ANN, BOB
 from tests.services.turns.talk import TITLE, asked
 from tests.services.windows_of import TEXT, Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 
 async def state(cwm: Gateway, session_id: str = "s1") -> SessionState:
     session = await cwm.registry.session("acme", session_id)

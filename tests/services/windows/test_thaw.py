@@ -28,6 +28,8 @@ from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import TEXT, Gateway, gateway
 
+pytestmark = pytest.mark.slow
+
 
 async def forgotten(cwm: Gateway, *tiers: Tier) -> None:
     """The engine and L1 have nothing any more, nor have ``tiers``."""

@@ -18,6 +18,8 @@ from cwm.ports.audit import AuditFilter
 from tests.transport.console.reading import Console, Document
 from tests.transport.console.test_safety import HOSTILE, MARKUP
 
+pytestmark = pytest.mark.slow
+
 
 async def record(console: Console, event: str, tenant: str = "default", **fields: Any) -> None:
     written = AuditEvent(datetime.now(UTC), tenant, "ann", event, "success")

@@ -19,6 +19,8 @@ from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import Console, Document
 from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
 
+pytestmark = pytest.mark.slow
+
 TREE = "/conversations/fix-flaky-login-test"
 
 

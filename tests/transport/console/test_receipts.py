@@ -5,12 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from cwm.domain.access import EVERY, AccessScope
 from cwm.domain.audit import AuditEvent
 from cwm.domain.principal import Principal
 from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import TRACES, Console, Document, sound
 from tests.transport.console.scenes import a_working_day
+
+pytestmark = pytest.mark.slow
 
 EVERYTHING = Principal("default", "local", EVERY)
 RECEIPT = {

@@ -21,6 +21,8 @@ from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.transport.llm.gateway import HeaderIdentity, gateway, serving, settings_for
 from tests.transport.llm.test_messages_through import COUNT
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -21,6 +21,8 @@ from cwm.adapters.sql.window_list.terms import RAREST, grams_of
 from cwm.domain.window import Window, WindowList, WindowQuery, WindowSort
 from tests.contracts.nouns import NOW, clone, freeze, remove
 
+pytestmark = pytest.mark.slow
+
 # From always sorting all that match to always reading row by row.
 _LIMITS = [
     RowLimits(counted=5, gathered=100, walked=0, looked_up=0, seen=0),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.transport.console.actions.conftest import ADMIN, Desk, proposed
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_conversation_goes_on_elsewhere_from_a_turn(desk: Desk) -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.transport.console.actions.conftest import ADMIN, Desk, proposed
 from tests.transport.console.scenes import assistant, opened, user
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def kept(desk: Desk) -> Desk:

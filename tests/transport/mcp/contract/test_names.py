@@ -12,6 +12,8 @@ from tests.contracts.nouns import freeze
 from tests.tenancy import A, B, TwoTenants, two_tenants
 from tests.transport.mcp.gateway import MODERN, fastmcp_agent
 
+pytestmark = pytest.mark.slow
+
 KEYWORDS = ("DROP", "select", "UNION-ALL", "delete_from", "or", "NULL", "--", "x--")
 
 

@@ -18,6 +18,8 @@ from cwm.settings import Database
 from tests.tenancy import A, B, TwoTenants, two_tenants
 from tests.transport.mcp.gateway import MODERN, ToolReply, fastmcp_agent
 
+pytestmark = pytest.mark.slow
+
 AGENT = " ".join(spelled(OF_AN_AGENT))
 # Of the clock, and of the gateway's own process.
 PASSING = {"latency_ms", "uptime_seconds", "since"}
