@@ -26,7 +26,8 @@ OWN: Final = "cwm."
 """Key prefix of CWM's own metadata. Windows need this metadata to continue, so it outlives the session's deletion."""
 BRANCHED_FROM: Final = f"{OWN}branched_from"
 """Key of the turn of another session whose context a session begins with."""
-
+UNVERIFIED: Final = f"{OWN}unverified"
+"""Key in a thawed session whose restored KV no verdict proves."""
 
 FOUND_BY: Final = "found_by"
 BY_CONTENT: Final = "content"

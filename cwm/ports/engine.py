@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from cwm.domain.look import Look
 from cwm.domain.prefix import TokenIds
 
 SessionName: TypeAlias = tuple[str, str]
@@ -36,7 +37,8 @@ class Generation:
 
     ``load_tokens`` and ``store_tokens`` limit how many tokens are loaded from and stored in the cache beside the
     engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens``. ``weights`` is the
-    digest of the deployment, or of the weights, that the request expects: another engine neither loads nor stores. An engine that does
+    digest of the deployment, or of the weights, that the request expects: another engine neither loads nor stores. ``drop_after``: first drop from the
+    engine's own cache what it has of the prompt behind so many tokens, and all that was computed on top of it. An engine that does
     not know these fields ignores them. ``engine`` names the engine that is asked; empty for any that serves the model. ``session`` is told to a router
     that stands in for several engines.
     """
@@ -49,6 +51,7 @@ class Generation:
     load_tokens: int | None = None
     store_tokens: int | None = None
     tell_loaded: bool = False
+    drop_after: int | None = None
     weights: str = ""
     engine: str = ""
     session: SessionName | None = None
@@ -62,7 +65,8 @@ class Completion:
     ``cached_tokens`` counts prompt tokens that were not computed (the engine's own count). ``ttft_ms`` is None when
     the engine does not report it. ``loaded_tokens`` counts those of the cached tokens that came from the cache
     beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
-    these. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
+    these. ``resting_tokens`` likewise: how many leading tokens rest on loads, by this request or since the engine started; 0 if all
+    were computed. ``dropped_blocks``: how many blocks ``drop_after`` dropped; None if the engine does not know it. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
     asked for ``logprobs``.
     """
 
@@ -74,8 +78,18 @@ class Completion:
     fingerprint: str | None
     ttft_ms: float | None = None
     loaded_tokens: int | None = None
+    resting_tokens: int | None = None
+    dropped_blocks: int | None = None
     weights: str | None = None
     top: tuple[Mapping[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LookAnswer:
+    """A look, and how many tokens of its longest prefix the engine had in its own cache: as many as that prefix without its last token, if it had evicted nothing."""
+
+    look: Look
+    cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +183,15 @@ class Engine(Protocol):
         """When the engine's process started, as text that differs for each start; None when it is not reported."""
 
     async def complete(self, generation: Generation) -> Completion: ...
+
+    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
+        """What the model expects after the first ``places`` tokens of the generation's, from the KV in the engine's own cache.
+
+        Nothing is loaded from the cache beside the engine, and nothing is stored there. ``places`` are in rising order.
+        """
+
+    async def kv_room(self) -> int | None:
+        """How many tokens' KV the engine's own cache holds; None when the engine does not report it."""
 
     def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         """The completion piece by piece. Closing it after the first token ends the generation."""

@@ -20,6 +20,9 @@ class EngineRecords(Protocol):
         Where that changes, no move holds the session any more. None when it is deleted, or not that session.
         """
 
+    async def set_apart(self, session: Session, salt_scope: str) -> bool:
+        """Let a session go on under a salt scope of its own. False when it is deleted, or not that session."""
+
     async def hold_session(
         self, session: Session, lease: timedelta, held_until: datetime | None = None
     ) -> datetime | None:

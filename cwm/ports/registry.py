@@ -225,7 +225,19 @@ class Registry(TurnRecords, EngineRecords, Protocol):
         """Let a window be deleted at ``until``, or never. False when it is gone or has been replaced."""
 
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
-        """The canary decoded after these tokens from the KV under this salt; clones share it. The digest of the tokens will do for the id."""
+        """The canary of these tokens' KV under this salt; clones share it. The digest of the tokens will do for the id.
+
+        None if there is none, or one that an earlier version of CWM recorded.
+        """
+
+    async def record_canary(self, window: Window, canary: Canary) -> bool:
+        """Let the window, and those that share its tokens and its salt, have this canary. False when it is gone, or under another salt."""
+
+    async def doubt_windows(self, window: Window, hashes: Sequence[str]) -> list[str]:
+        """Note that these chunks of the window held wrong KV: every window that refers to one of them is unproven from now on.
+
+        Returns the names of the others.
+        """
 
     async def begin_quarantine(self, window: Window, at: datetime) -> Intent | None:
         """Record that the window's KV must not be trusted.
@@ -344,6 +356,9 @@ class Registry(TurnRecords, EngineRecords, Protocol):
 
     async def windows_to_prove_of_every_tenant(self, limit: int, before: datetime) -> list[Window]:
         """Guaranteed windows that were not proven, or whose freeze failed, since ``before``; the longest ago first."""
+
+    async def unproven_windows_of_every_tenant(self, limit: int) -> list[Window]:
+        """Durable windows with chunks whose canary is missing or unproven, the newest first."""
 
     async def windows_to_renew_of_every_tenant(self, upgrade: Upgrade, limit: int) -> list[Window]:
         """Guaranteed windows of a model that is upgraded, stored by another deployment or by none; the longest ago first."""

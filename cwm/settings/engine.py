@@ -85,23 +85,34 @@ class Engine(Group):
 class Verification(Group):
     """How restored KV and the tiers that it comes from are verified."""
 
+    canary_places: int = Field(
+        64,
+        ge=0,
+        le=1_024,
+        description="Most places of a canary, the look at a window's KV that a freeze records and a thaw compares; 0 for no canaries.",
+    )
     canary_tokens: int = Field(
         16,
         ge=0,
         le=256,
-        description="Length in tokens of the canary decoded at a freeze and replayed at a thaw; 0 turns both off.",
+        description="Of earlier versions, whose canaries were decoded tokens: 0 is the same as CWM_CANARY_PLACES=0, others do nothing.",
     )
     canary_tolerance: float = Field(
         0.1,
         gt=0,
         le=1_000,
-        description="Largest change of a log-probability, in nats, that a canary replay may show and still count as correct.",
+        description="Of earlier versions, without effect: noise is measured on each engine now.",
     )
     watchdog_seconds: Seconds = Field(
         30.0,
         ge=0,
         description="Approximate interval at which the watchdog loads a small prefix from the tiers below L1; 0 for never.",
     )
+
+    @property
+    def places(self) -> int:
+        """Most places of a canary; 0 for no canaries."""
+        return self.canary_places if self.canary_tokens else 0
 
 
 class Thaw(Group):

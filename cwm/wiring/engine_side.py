@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.secret import load_secret, signing_secrets
+from cwm.adapters.sql.noise import SqlNoise
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.conversations import SqlConversations
@@ -20,6 +21,8 @@ from cwm.domain.session import Session
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
 from cwm.services.engines.survey import Survey
+from cwm.services.kv.control import Control
+from cwm.services.kv.noises import Noises
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.release import Release
@@ -118,11 +121,9 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     turns = Turns(records=registry, audit=base.audit, clock=clock, keep=settings.keep, tracer=base.tracer)
     scopes = SaltScopes(registry=registry, clock=clock)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
-    verify = Verify(
-        engine=engine,
-        token_count=verification.canary_tokens,
-        tolerance=verification.canary_tolerance,
-    )
+    noises = Noises(engine, directory, SqlNoise(base.database), clock)
+    verify = Verify(engine, directory, noises, most_places=verification.places)
+    control = Control(engine, directory, verify, noises, base.meter)
     open_session = OpenSession(
         registry=registry,
         directory=directory,
@@ -180,9 +181,9 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     quarantine = Quarantine(
         registry=registry,
         engine=engine,
+        kv_tier=kv_tier,
         directory=directory,
         scopes=scopes,
-        verify=verify,
         journal=journal,
         release=release,
         store_again=freeze.store_again,
@@ -194,6 +195,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         directory=directory,
         generate=generate,
         verify=verify,
+        control=control,
         quarantine=quarantine,
         planner=Planner(
             engine=engine,
@@ -219,6 +221,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         directory=directory,
         store=store,
         verify=verify,
+        control=control,
         origins=origins,
         current=current,
         journal=journal,

@@ -9,11 +9,12 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final
 
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.domain.look import Look
 from cwm.domain.prefix import TokenIds, pack
 from cwm.ports.engine import (
     Completion,
@@ -21,6 +22,7 @@ from cwm.ports.engine import (
     Delta,
     ForwardedResponse,
     Generation,
+    LookAnswer,
     ServedModel,
     SessionName,
 )
@@ -43,6 +45,8 @@ class _Run:
     prompt_tokens: int
     cached: int
     loaded: int
+    resting: int
+    dropped: int | None
 
     @property
     def token_ids(self) -> TokenIds:
@@ -77,14 +81,24 @@ class FakeEngine:
     breaks_after: int | None = None
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     requests: list[Generation] = field(default_factory=list)
+    drops: bool = True
+    """Whether it knows how to drop what it has of a prompt."""
+    noise: float = 0.0
+    """Nats by which what a look sees differs from look to look, at every place."""
+    room: int | None = 1_000_000
+    evicts_looks: bool = False
+    """Whether it has evicted the context whenever it is looked at."""
+    looks: int = 0
     _cached: dict[Name, Copy] = field(default_factory=dict)
+    _resting: set[Name] = field(default_factory=set)
+    """Chunks of its own cache that were loaded, or computed on top of such."""
     _sources: Counter[str] = field(default_factory=Counter)
     _totals: Counter[str] = field(default_factory=Counter)
 
     def restart(self) -> None:
         """Its own prefix cache and its counters begin anew."""
         self.starts += 1
-        for kept in (self._cached, self._sources, self._totals):
+        for kept in (self._cached, self._resting, self._sources, self._totals):
             kept.clear()
 
     def names(self) -> tuple[str, ...]:
@@ -171,9 +185,30 @@ class FakeEngine:
             cached_tokens=run.cached,
             fingerprint=self.fingerprint,
             loaded_tokens=run.loaded if tells else None,
+            resting_tokens=run.resting if tells else None,
+            dropped_blocks=run.dropped,
             weights=self.weights,
             top=tuple(run.new) if generation.sampling.get("logprobs") else (),
         )
+
+    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
+        if self.gate is not None:
+            await self.gate.wait()
+        await self._serves(generation.model)
+        self.looks += 1
+        top: list[dict[int, float]] = []
+        cached = 0
+        for place in places:
+            part = replace(generation, token_ids=generation.token_ids[:place], max_tokens=1)
+            run = self._computed(replace(part, load_tokens=0, store_tokens=0))
+            shift = self.noise * (self.looks % 3)
+            top.append({token: value + shift for token, value in run.new[0].items()})
+            cached = run.cached
+        return LookAnswer(Look(tuple(places), tuple(top)), 0 if self.evicts_looks else cached)
+
+    async def kv_room(self) -> int | None:
+        await self.health()
+        return self.room
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         run = await self._run(generation)
@@ -228,22 +263,28 @@ class FakeEngine:
         if not self.generates:
             raise EngineResponseError("vLLM answered 404 to /v1/completions.", status=404)
         self._refuse(generation)
+        return self._computed(generation)
+
+    def _computed(self, generation: Generation) -> _Run:
         ids, chunk = generation.token_ids, self.kv_tier.chunk_size
         names = self._names(ids, generation.cache_salt)
+        dropped = self._drop(names, generation.drop_after)
         local = _leading(name in self._cached for name in names[: (len(ids) - 1) // chunk])
         loaded = self._load(generation, names, local)
         held = local + loaded // chunk
         wrong = any(self._cached[name] is Copy.FORGED for name in names[:held])
+        self._resting.update(names[local:held])
+        resting = max((at for at, name in enumerate(names[:held], 1) if name in self._resting), default=0)
         new: list[dict[int, float]] = []
         context = ids
         for _ in range(min(generation.max_tokens, self.max_model_len - len(ids))):
             new.append(_likeliest(context, wrong=wrong))
             context = (*context, next(iter(new[-1])))
-        self._keep(generation, context[:-1], Copy.FORGED if wrong else Copy.SOUND)
+        self._keep(generation, context[:-1], Copy.FORGED if wrong else Copy.SOUND, rests=bool(resting))
         # The last token is always computed.
         cached = min(held * chunk, len(ids) - 1)
         self._count(len(ids), local * chunk, cached - local * chunk)
-        return _Run(new, len(ids), cached, loaded)
+        return _Run(new, len(ids), cached, loaded, resting * chunk, dropped)
 
     def _refuse(self, generation: Generation) -> None:
         ids, salt = generation.token_ids, generation.cache_salt
@@ -272,11 +313,22 @@ class FakeEngine:
         self._cached.update(copies)
         return max(0, len(found) - local) * tier.chunk_size
 
-    def _keep(self, generation: Generation, ids: TokenIds, copy: Copy) -> None:
+    def _drop(self, names: list[Name], after: int | None) -> int | None:
+        """Each chunk's name covers all before it, so that what was computed on top of a dropped one is found again only behind it."""
+        if after is None or not self.drops:
+            return None
+        dropped = [name for name in names[after // self.kv_tier.chunk_size :] if self._cached.pop(name, None)]
+        self._resting.difference_update(dropped)
+        return len(dropped)
+
+    def _keep(self, generation: Generation, ids: TokenIds, copy: Copy, *, rests: bool) -> None:
         """The chunks that are full of KV: of the token that came last there is none yet."""
         names = self._names(ids, generation.cache_salt)
         for name in names:
-            self._cached.setdefault(name, copy)
+            if name not in self._cached:
+                self._cached[name] = copy
+                if rests:
+                    self._resting.add(name)
         if self.kv_tier.present and not self.kv_tier.away and not self._expects_others(generation):
             limit = len(ids) if generation.store_tokens is None else generation.store_tokens
             offered = names[: limit // self.kv_tier.chunk_size]

@@ -14,6 +14,7 @@ from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.leases import SqlLeases
+from cwm.adapters.sql.noise import SqlNoise
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.turns.conversations import SqlConversations
@@ -37,6 +38,8 @@ from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
 from cwm.services.engines.survey import Survey
+from cwm.services.kv.control import Control
+from cwm.services.kv.noises import Noises
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix
@@ -244,7 +247,9 @@ def gateway(
     journal = Journal(audit=audit, clock=clock, meter=meter, changes=InProcessChanges())
     turns = Turns(records=registry, audit=audit, clock=clock)
     scopes = SaltScopes(registry=registry, clock=clock)
-    verify = Verify(engine=served, token_count=4, tolerance=0.1)
+    noises = Noises(served, directory, SqlNoise(database), clock)
+    verify = Verify(served, directory, noises, most_places=64)
+    control = Control(served, directory, verify, noises, meter)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     store = Store(engine=served, kv_tier=kv_tier, directory=directory, clock=clock, timeout_seconds=10)
     counts = LimitsRequestCounts(InProcessStorage)
@@ -303,9 +308,9 @@ def gateway(
     quarantine = Quarantine(
         registry=registry,
         engine=served,
+        kv_tier=kv_tier,
         directory=directory,
         scopes=scopes,
-        verify=verify,
         journal=journal,
         release=release,
         store_again=freeze.store_again,
@@ -317,6 +322,7 @@ def gateway(
         directory=directory,
         generate=generate,
         verify=verify,
+        control=control,
         quarantine=quarantine,
         planner=Planner(
             engine=served,
@@ -342,6 +348,7 @@ def gateway(
         directory=directory,
         store=store,
         verify=verify,
+        control=control,
         origins=Origins(served),
         current=freeze.current,
         journal=journal,

@@ -127,8 +127,9 @@ class Reseal:
             connection.execute(update(table).where(its).values(snapshot_id=new_id))
         its = and_(canaries.c.tenant == tenant, canaries.c.snapshot_id == snapshot_id)
         for row in connection.execute(select(canaries).where(its)).all():
-            canary = stored.canary_of(row.content, self.vault, tenant, snapshot_id, row.cache_salt)
-            stored.put_canary(connection, (tenant, new_id, row.cache_salt), canary, self.vault)
+            content = stored.canary_content(row.content, self.vault, tenant, snapshot_id, row.cache_salt)
+            key = (tenant, new_id, row.cache_salt)
+            stored.put_canary_content(connection, key, content, row.origin, self.vault)
         connection.execute(
             delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -27,6 +28,7 @@ from cwm.ports.engine import (
     Delta,
     ForwardedResponse,
     Generation,
+    LookAnswer,
     ServedModel,
     SessionName,
 )
@@ -58,6 +60,7 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
 }
 _JSON: Final = (b"content-type", b"application/json")
 # Served with --enable-scale-out.
+_COMPLETIONS: Final = "/v1/completions"
 _ABORT: Final = "/inference/v1/abort_requests"
 _RENDER: Final = "/v1/chat/completions/render"
 _DOCUMENT: Final = "/openapi.json"
@@ -201,8 +204,20 @@ class VllmEngine:
     async def kv_dtype(self) -> str | None:
         return wire.kv_dtype((await self._get("/metrics")).decode(errors="replace"))
 
+    async def kv_room(self) -> int | None:
+        return wire.kv_room((await self._get("/metrics")).decode(errors="replace"))
+
     async def started(self) -> str | None:
         return wire.started((await self._get("/metrics")).decode(errors="replace"))
+
+    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
+        # A look at a long context is megabytes of ids.
+        body = await asyncio.to_thread(wire.look_body, generation, places)
+        with self._spans.generation(generation, stream=False) as span:
+            content = await self._read("POST", _COMPLETIONS, body, model=generation.model, span=span)
+            return await asyncio.to_thread(
+                wire.understand, lambda answer: wire.look(answer, places), content, _COMPLETIONS
+            )
 
     async def complete(self, generation: Generation) -> Completion:
         """Shield this call: its cancellation aborts the request, which can kill a vLLM that is loading KV."""

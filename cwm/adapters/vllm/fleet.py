@@ -17,6 +17,7 @@ from cwm.ports.engine import (
     Delta,
     ForwardedResponse,
     Generation,
+    LookAnswer,
     ServedModel,
     SessionName,
 )
@@ -115,11 +116,17 @@ class VllmFleet:
     async def kv_dtype(self) -> str | None:
         return await self._first.kv_dtype()
 
+    async def kv_room(self) -> int | None:
+        return await self._first.kv_room()
+
     async def started(self) -> str | None:
         return await self._first.started()
 
     async def complete(self, generation: Generation) -> Completion:
         return await (await self._asked(generation)).complete(generation)
+
+    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
+        return await (await self._asked(generation)).look(generation, places)
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         engine = await self._asked(generation)

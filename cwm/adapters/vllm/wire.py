@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
+from cwm.domain.look import CANDIDATES, Look
 from cwm.domain.prefix import TokenIds
-from cwm.ports.engine import Completion, Counters, Delta, Generation, ServedModel
+from cwm.ports.engine import Completion, Counters, Delta, Generation, LookAnswer, ServedModel
 
 _QUOTED_CHARS: Final = 300
 _PROMPT_SOURCES: Final = "vllm:prompt_tokens_by_source_total"
@@ -30,6 +32,9 @@ _COUNTED: Final = (
 # ``kv_transfer_params``: of deploy/engine/cwm_engine/connector.py (request and response), and of LMCache itself.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
+_RESTING: Final = "cwm.resting_tokens"
+_DROP_AFTER: Final = "cwm.drop_after"
+_DROPPED: Final = "cwm.dropped_blocks"
 _FAILED: Final = "cwm.failed_tokens"
 _REPORT_LOADED: Final = "cwm.tell_loaded"
 _WEIGHTS: Final = "cwm.weights"
@@ -56,6 +61,7 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         _LOAD_LIMIT: generation.load_tokens,
         _STORE_LIMIT: generation.store_tokens,
         _REPORT_LOADED: generation.tell_loaded or None,
+        _DROP_AFTER: generation.drop_after,
         _WEIGHTS: generation.weights or None,
         _REPORT_WEIGHTS: not stream or None,
     }
@@ -64,6 +70,40 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
     if stream:
         body["stream_options"] = {"include_usage": True}
     return json.dumps(body, separators=(",", ":")).encode()
+
+
+def look_body(generation: Generation, places: Sequence[int]) -> bytes:
+    """A request body of ``/v1/completions`` with one prompt for each place: the context's tokens up to there.
+
+    vLLM reports the cached tokens of the last prompt, which is the longest.
+    """
+    options = {
+        _LOAD_LIMIT: 0,
+        _STORE_LIMIT: 0,
+        **({_WEIGHTS: generation.weights} if generation.weights else {}),
+    }
+    fields = {
+        "model": generation.model,
+        "max_tokens": 1,
+        "temperature": 0,
+        "logprobs": CANDIDATES,
+        "cache_salt": generation.cache_salt,
+        "return_tokens_as_token_ids": True,
+        "kv_transfer_params": options,
+    }
+    words = [str(token) for token in generation.token_ids[: places[-1]]]
+    ends = list(accumulate(len(word) + 1 for word in words))
+    ids = ",".join(words)
+    prompts = ",".join(f"[{ids[: ends[place - 1] - 1]}]" for place in places)
+    return f'{json.dumps(fields, separators=(",", ":"))[:-1]},"prompt":[{prompts}]}}'.encode()
+
+
+def look(answer: Mapping[str, Any], places: Sequence[int]) -> LookAnswer:
+    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+    top = tuple(_by_id(choice["logprobs"]["top_logprobs"][0]) for choice in choices)
+    if len(top) != len(places):
+        raise ValueError("not one choice for each prompt")
+    return LookAnswer(Look(tuple(places), top), _cached(answer["usage"]) or 0)
 
 
 def transfer_params(weights: str, prompt: TokenIds | None = None) -> dict[str, Any]:
@@ -84,6 +124,8 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         fingerprint=transfer.get(_DEPLOYMENT) or answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
         loaded_tokens=transfer.get(_LOADED),
+        resting_tokens=transfer.get(_RESTING),
+        dropped_blocks=transfer.get(_DROPPED),
         weights=transfer.get(_WEIGHTS),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
@@ -217,11 +259,21 @@ def started(exposition: str) -> str | None:
 
 
 def kv_dtype(exposition: str) -> str | None:
+    return _cache_config(exposition).get("cache_dtype")
+
+
+def kv_room(exposition: str) -> int | None:
+    labels = _cache_config(exposition)
+    blocks, block_size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    return int(blocks) * int(block_size) if blocks.isdigit() and block_size.isdigit() else None
+
+
+def _cache_config(exposition: str) -> Mapping[str, str]:
     lines = [line for line in exposition.splitlines() if line.startswith(_CACHE_CONFIG)]
     for family in text_string_to_metric_families("\n".join([*lines, ""])):
         for sample in family.samples:
-            return sample.labels.get("cache_dtype")
-    return None
+            return sample.labels
+    return {}
 
 
 def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:

@@ -194,6 +194,13 @@ class EngineDirectory(EngineRoster):
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
         return derive_cache_salt(self.secret, f"{tenant}\x1f{salt_scope}", identity)
 
+    def clean_room(self, tenant: str, identity: EngineIdentity) -> str:
+        """The salt under which nothing is loaded and nothing stored: what the engine has under it was computed since it started.
+
+        No salt scope has this name: scopes of sessions and tenants have a colon.
+        """
+        return self.salt(tenant, "clean room", identity)
+
     def plain_salt(self, tenant: str, model: str) -> str:
         """The salt of a model of which nothing but its name is known: it keeps tenants apart in the engine's own cache."""
         return self.salt(tenant, "", EngineIdentity(model, model, "", 0, ""))

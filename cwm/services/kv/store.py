@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from cwm.background import cancel_and_wait
 from cwm.domain.engine import Tier
@@ -18,6 +19,8 @@ from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
 from cwm.ports.registry import StoredChunks
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix
+
+T = TypeVar("T")
 
 _BELOW_L1: Final = frozenset({Tier.REDIS, Tier.DISK})
 _NO_CHUNKS: Final = StoredChunks((), Tier.DISK, {})
@@ -69,21 +72,21 @@ class Store:
     timeout_seconds: float
 
     async def __call__(
-        self, prefix: Prefix, first: Generation | None = None
-    ) -> tuple[StoredChunks, Completion | None]:
+        self, prefix: Prefix, first: Callable[[], Awaitable[T]] | None = None
+    ) -> tuple[StoredChunks, T | None]:
         """Prove that every chunk of ``prefix`` is stored. CWM-4001 if that fails until the timeout.
 
         For chunks that L1 does not drop, the directory's entry counts as proof.
 
         The session's turns made the engine compute these chunks, so they are in LMCache or on their way: a flush
-        request is sent only for chunks that do not come back. ``first``, a longer request over the same prefix, is
-        sent while the chunks are read back, and its answer is returned: the engine still has the KV then. Without
+        request is sent only for chunks that do not come back. ``first``, which asks the engine for the whole prefix, runs
+        while the chunks are read back, and its result is returned: the engine still has the KV then. Without
         ``first`` one token is requested, which shows whether this is still the same engine.
         """
         if prefix.chunk_count == 0:
             return _NO_CHUNKS, None
         deadline = self.clock.monotonic() + self.timeout_seconds
-        answer, proof = await self._prove_beside(prefix, first or prefix.request(1))
+        result, proof = await self._prove_beside(prefix, first)
         if proof.stored is None and first is not None:
             # The answer to ``first`` has flushed what was missing.
             proof = await self._prove(prefix)
@@ -91,7 +94,7 @@ class Store:
             await self._ask(prefix, prefix.request())
             proof = await self._prove(prefix)
         if proof.stored is not None:
-            return proof.stored, answer
+            return proof.stored, result
         raise StorageWriteError(
             f"Only {proof.found} of {prefix.chunk_count} blocks could be stored and read back.",
             blocks_found=proof.found,
@@ -99,15 +102,19 @@ class Store:
         )
 
     async def beside(
-        self, prefix: Prefix, elsewhere: Prefix, first: Generation | None = None
-    ) -> tuple[Prefetched, Completion]:
+        self, prefix: Prefix, elsewhere: Prefix, first: Callable[[], Awaitable[T]] | None = None
+    ) -> tuple[Prefetched, T | None]:
         """Load every chunk of ``prefix`` into L1 beside another engine, of the same deployment; what is missing is stored first.
 
-        ``first``, a longer request over the same prefix, is sent to its engine; its answer is returned. CWM-4001.
+        ``first``, which asks the prefix's engine for the whole of it, comes first; its result is returned. CWM-4001.
         """
-        answer = await self._ask(prefix, first or prefix.request())
+        result = None
+        if first is None:
+            await self._ask(prefix, prefix.request())
+        else:
+            result = await first()
         if prefix.chunk_count == 0:
-            return Prefetched(0, 0), answer
+            return Prefetched(0, 0), result
         await self._wait_for_stores(prefix)
         prefetch = await self.kv_tier.prefetch(elsewhere.key)
         if not _is_whole(prefetch, prefix):
@@ -120,7 +127,7 @@ class Store:
                 blocks_found=prefetch.found,
                 blocks_total=prefix.chunk_count,
             )
-        return prefetch, answer
+        return prefetch, result
 
     async def _refilled(self, prefix: Prefix, elsewhere: Prefix) -> Prefetched:
         """What can be loaded beside the other engine, once the tier between the two has been offered all that L1 of the first has.
@@ -140,11 +147,16 @@ class Store:
         """The chunks of ``prefix`` and where the directory lists them. No tier is changed, and nothing is proven."""
         return _stored(await self._placements(prefix)) if prefix.chunk_count else _NO_CHUNKS
 
-    async def _prove_beside(self, prefix: Prefix, request: Generation) -> tuple[Completion, _Proof]:
-        """Send ``request`` to the engine while the chunks are read back."""
+    async def _prove_beside(
+        self, prefix: Prefix, first: Callable[[], Awaitable[T]] | None
+    ) -> tuple[T | None, _Proof]:
+        """Run ``first`` while the chunks are read back."""
         proof_task = asyncio.create_task(self._prove(prefix))
         try:
-            return await self._ask(prefix, request), await proof_task
+            if first is None:
+                await self._ask(prefix, prefix.request(1))
+                return None, await proof_task
+            return await first(), await proof_task
         finally:
             await cancel_and_wait(proof_task)
 

@@ -1,51 +1,99 @@
-"""Verify: replay a window's canary on KV that was just restored."""
+"""Verify: record a canary of a window's KV, and compare restored KV with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from cwm.background import BackgroundTasks
-from cwm.domain.canary import TOP_TOKENS, Canary, Evidence, Verification, compare
-from cwm.ports.engine import Completion, Engine, Generation
+from cwm.domain.canary import Canary, origin_of
+from cwm.domain.look import Look, distance, few_of, places_of
+from cwm.domain.verdict import Evidence, Verification, compare, skipped
+from cwm.ports.engine import Completion, Engine
 from cwm.services.aside import outlasting
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.noises import Noises
 from cwm.services.kv.prefix import Prefix
 
-_GREEDY: Final[dict[str, Any]] = {"temperature": 0, "ignore_eos": True, "logprobs": TOP_TOKENS}
+_FEW_PLACES: Final = 16
+_EVICTED: Final = "the engine evicted part of the context before it was looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The engine's answer when it was asked for the whole context, and the canary; None where the engine evicted the KV meanwhile."""
+
+    answer: Completion
+    canary: Canary | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The evidence of looks at restored KV, and the looks; a verdict of ``undecided`` asks for a control."""
+
+    evidence: Evidence
+    looks: tuple[Look, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """``token_count``: length of a canary, 0 for none. ``tolerance`` is in nats."""
+    """``most_places``: how many places a canary has at most; 0 for no canaries."""
 
     engine: Engine
-    token_count: int
-    tolerance: float
-    _replaying: BackgroundTasks = field(default_factory=BackgroundTasks)
+    directory: EngineDirectory
+    noises: Noises
+    most_places: int
+    _looking: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    def request(self, prefix: Prefix, token_count: int | None = None) -> Generation | None:
-        """The request that decodes a canary after ``prefix``; the canary is not stored. None if the model has no room for it."""
-        wanted_tokens = self.token_count if token_count is None else token_count
-        room = prefix.identity.max_model_len - len(prefix.token_ids)
-        length = min(wanted_tokens, room)
-        if length < 1:
-            return None
-        return replace(prefix.request(), max_tokens=length, sampling=_GREEDY)
+    def places(self, prefix: Prefix) -> tuple[int, ...]:
+        """The places of a canary of ``prefix``; none where nothing is stored, or without canaries."""
+        chunk_size = prefix.identity.chunk_size
+        if not prefix.chunk_count or not chunk_size:
+            return ()
+        return places_of(len(prefix.token_ids), chunk_size, self.most_places)
 
-    async def replay(self, prefix: Prefix, expected: Canary) -> Evidence:
-        """Decode again and compare. The request is never abandoned: the engine may be loading KV for it."""
-        request = self.request(prefix, len(expected.token_ids))
-        if request is None:
-            return Evidence(Verification.SKIPPED, reason="the context fills the model")
-        task = self._replaying.start(self.engine.complete(request))
-        # An engine with a shorter context than the one that recorded the canary can replay only a part of it.
-        comparable = Canary(expected.token_ids[: request.max_tokens], expected.top[: request.max_tokens])
-        return compare(comparable, canary_of(await outlasting(task)), self.tolerance)
+    async def record(self, prefix: Prefix, proven_tokens: int = 0) -> Recording:
+        """Have the engine hold the whole context, which stores what is missing, and look at it.
+
+        ``proven_tokens``: of the tokens that the engine loaded, those whose verdict was good. CWM-5002 if another engine answers.
+        """
+        answer = await self._asked(prefix)
+        places = self.places(prefix)
+        look = await self.look(prefix, places) if places else None
+        canary = None if look is None else Canary(look, origin_of(answer.resting_tokens, proven_tokens))
+        return Recording(answer, canary)
+
+    async def look(self, prefix: Prefix, places: tuple[int, ...]) -> Look | None:
+        """None if the engine had not all of the context in its cache any more. The request is never abandoned half-way."""
+        answer = await outlasting(self._looking.start(self.engine.look(prefix.request(), places)))
+        return answer.look if answer.cached_tokens >= places[-1] - 1 else None
+
+    async def compare(self, prefix: Prefix, canary: Canary) -> Comparison:
+        """Look at a few places; if any differs, at all of the canary's. ``undecided`` where noise does not explain the difference."""
+        places = tuple(place for place in canary.look.places if place <= len(prefix.token_ids))
+        if not places:
+            return Comparison(skipped("the context is shorter than the canary's"))
+        few = await self.look(prefix, few_of(places, _FEW_PLACES))
+        if few is None:
+            return Comparison(skipped(_EVICTED))
+        evidence = compare(canary, [few])
+        if evidence.verification is Verification.EXACT:
+            return Comparison(evidence, (few,))
+        every = await self.look(prefix, places)
+        if every is None:
+            return Comparison(skipped(_EVICTED))
+        noise = await self.noises.measured(prefix.identity)
+        evidence = compare(canary, [few, every], noise.limits)
+        # Whatever the verdict: two looks at the same KV tell the noise.
+        await self.noises.learn(prefix.identity, [distance([few], [every])])
+        return Comparison(evidence, (few, every))
 
     async def settle(self) -> None:
-        """Wait for replays whose callers have disconnected."""
-        await self._replaying.settled()
+        """Wait for looks whose callers have disconnected."""
+        await self._looking.settled()
 
-
-def canary_of(answer: Completion) -> Canary:
-    return Canary(answer.token_ids, answer.top)
+    async def _asked(self, prefix: Prefix) -> Completion:
+        request = replace(prefix.request(), tell_loaded=True)
+        answer = await outlasting(self._looking.start(self.engine.complete(request)))
+        self.directory.confirm(prefix.identity, answer)
+        return answer

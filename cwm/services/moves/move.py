@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeAlias
 
 from cwm.background import BackgroundTasks, cancel_and_wait
-from cwm.domain.canary import Canary, Evidence, Verification, compare
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import EngineIdentity, differences
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.errors import (
@@ -27,6 +28,7 @@ from cwm.domain.prefix import digest
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn
+from cwm.domain.verdict import Evidence, Verification, skipped
 from cwm.domain.visibility import Right
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine
@@ -36,10 +38,12 @@ from cwm.services.access.sight import session_of
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.control import Control
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.store import Store
-from cwm.services.kv.verify import Verify, canary_of
+from cwm.services.kv.verify import Verify
+from cwm.services.sessions.open_session import scope_of_session
 from cwm.services.turns.current import Current
 
 _LEASE: Final = timedelta(seconds=15)
@@ -54,8 +58,8 @@ class Moved:
 
     ``source`` is None if it is not known which engine served the session; it did not answer unless ``source_answered``. Of the ``token_count``
     tokens of the context the target restored ``tokens_restored`` (``tokens_by_tier`` says from where), and computed the others.
-    ``blocks_found`` of ``blocks_total`` were loaded from the shared tiers. ``evidence``: the canary of ``canary_of`` (source, window)
-    on the target's KV; None if there was none.
+    ``blocks_found`` of ``blocks_total`` were loaded from the shared tiers. ``evidence``: the target's KV compared with the look
+    at that of ``canary_of`` (source, window); None if there was none.
     """
 
     session_id: str
@@ -75,7 +79,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Cargo:
-    """What the target has now, and the canary to replay on it."""
+    """What the target has now, and the canary to compare it with."""
 
     loaded: Prefetched
     canary: Canary | None
@@ -96,6 +100,7 @@ class Move:
     directory: EngineDirectory
     store: Store
     verify: Verify
+    control: Control
     origins: Origins
     current: Current
     journal: Journal
@@ -115,7 +120,8 @@ class Move:
         Meanwhile turns wait for a moment, then go on where the session is. Of an engine that does not answer any more the session is
         taken with what the shared tiers have. A caller that disconnects does not stop the move. CWM-1001; CWM-1003 for an
         unknown engine or one that is drained; 2001, 3002 (retryable while a turn or a move is in flight); CWM-3011 if the engine serves
-        another model or deployment; 4001, 5001, 6001; CWM-5002 if the canary does not match.
+        another model or deployment; 4001, 5001, 6001; CWM-5002 if the KV is wrong there. Where that can't be decided
+        the session moves, and its context is computed.
         """
         require_session_id(session_id)
         async with self.journal.entry(principal, "session_move", session_id=session_id) as details:
@@ -229,7 +235,7 @@ class Move:
             cargo = await self._from_tiers(session, there)
         else:
             cargo = await self._from_source(replace(there, identity=source), there)
-        await on_step("replays the canary" if cargo.canary else "restores")
+        await on_step("restores and compares" if cargo.canary else "restores")
         receipt = await self._restored(session, there, cargo, answered=source is not None)
         last = await self.current.unmoved(session)
         if last is None or last.id != turn.id:
@@ -238,8 +244,23 @@ class Move:
                 session_id=session.id,
                 in_flight=True,
             )
+        if receipt.evidence.verification is Verification.UNDECIDED:
+            receipt = await self._compute_apart(session, there, receipt)
         await self._switch(session, target.engine)
         return receipt
+
+    async def _compute_apart(self, session: Session, there: Prefix, receipt: Moved) -> Moved:
+        """Let the session go on under a salt of its own, with its context computed on the target."""
+        scope = scope_of_session(session.id)
+        await self.registry.set_apart(session, scope)
+        apart = replace(there, cache_salt=self.directory.salt(session.tenant, scope, there.identity))
+        answer = await self.engine.complete(replace(apart.request(), load_tokens=0))
+        return replace(
+            receipt,
+            tokens_restored=answer.cached_tokens,
+            tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
+            tokens_by_tier={},
+        )
 
     async def _prefix(
         self, session: Session, turn: Turn, source: EngineIdentity | None, target: EngineIdentity
@@ -259,37 +280,39 @@ class Move:
         return Prefix(fitting(token_ids, target), salt, target)
 
     async def _from_source(self, here: Prefix, there: Prefix) -> _Cargo:
-        """Decode the canary on the source, which stores what is missing, and load all of it beside the target. CWM-4001."""
-        request = self.verify.request(here) if here.chunk_count else None
-        prefetch, answer = await self.store.beside(here, there, request)
-        canary = canary_of(answer) if request is not None else None
+        """Look at the KV on the source, which stores what is missing, and load all of it beside the target. CWM-4001.
+
+        The target is compared with what the source has, wherever that came from.
+        """
+        prefetch, recording = await self.store.beside(here, there, partial(self.verify.record, here))
+        canary = recording.canary if recording else None
+        if canary is not None:
+            canary = replace(canary, origin=Origin.INHERITED)
         return _Cargo(prefetch, canary, "source" if canary else None)
 
     async def _from_tiers(self, session: Session, there: Prefix) -> _Cargo:
         """Load what the shared tiers have; nobody can store the rest."""
         prefetch = await self.kv_tier.prefetch(there.key) if there.chunk_count else Prefetched(0, 0)
         canary = None
-        if self.verify.token_count:
+        if self.verify.most_places:
             canary = await self.registry.canary(session.tenant, digest(there.token_ids), there.cache_salt)
         return _Cargo(prefetch, canary, "window" if canary else None)
 
     async def _restored(self, session: Session, there: Prefix, cargo: _Cargo, *, answered: bool) -> Moved:
-        """Have the target restore the context and go on from it as the canary says. CWM-5002 if it goes on otherwise."""
-        canary, counters = cargo.canary, await self.origins.before(there.identity)
-        replay = None if canary is None else self.verify.request(there, len(canary.token_ids))
-        request = replace(replay or there.request(), tell_loaded=True)
-        answer = await self.engine.complete(request)
+        """Have the target restore the context, and compare it with the canary. CWM-5002 if it is wrong there."""
+        counters = await self.origins.before(there.identity)
+        answer = await self.engine.complete(replace(there.request(), tell_loaded=True))
         self.directory.confirm(there.identity, answer)
-        evidence = Evidence(Verification.SKIPPED, reason=self._why_unproven(session, answered=answered))
-        if canary is not None and replay is not None:
-            evidence = compare(canary, canary_of(answer), self.verify.tolerance)
+        by_tier = await self.origins.split(answer, counters, cargo.loaded.loaded, there)
+        evidence = await self._compared(session, there, cargo, answered=answered)
         self.journal.meter.event(f"move_{evidence.verification}")
+        self.journal.meter.verified(evidence.verification)
         if evidence.verification is Verification.MISMATCH:
             raise EngineResponseError(
-                f"Engine '{there.identity.engine}' went on otherwise than the canary says: session '{session.id}' stays where it is.",
+                f"The KV of session '{session.id}' is wrong on engine '{there.identity.engine}': the session stays where it is.",
                 engine=there.identity.engine,
-                first_difference=evidence.first_difference,
-                deviation=evidence.deviation,
+                places=evidence.distance.places,
+                deviation=evidence.distance.largest,
             )
         return Moved(
             session_id=session.id,
@@ -298,7 +321,7 @@ class Move:
             token_count=len(there.token_ids),
             tokens_restored=answer.cached_tokens,
             tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
-            tokens_by_tier=await self.origins.split(answer, counters, cargo.loaded.loaded, there),
+            tokens_by_tier=by_tier,
             blocks_found=cargo.loaded.found,
             blocks_total=there.chunk_count,
             evidence=evidence,
@@ -306,8 +329,16 @@ class Move:
             source_answered=answered,
         )
 
+    async def _compared(self, session: Session, there: Prefix, cargo: _Cargo, *, answered: bool) -> Evidence:
+        if cargo.canary is None:
+            return skipped(self._why_unproven(session, answered=answered))
+        comparison = await self.verify.compare(there, cargo.canary)
+        if comparison.evidence.verification is not Verification.UNDECIDED:
+            return comparison.evidence
+        return await self.control(session.tenant, there, cargo.canary, comparison)
+
     def _why_unproven(self, session: Session, *, answered: bool) -> str:
-        if self.verify.token_count == 0:
+        if self.verify.most_places == 0:
             return "switched off"
         if session.engine is None:
             return "it is not known which engine served the session"
@@ -324,5 +355,5 @@ class Move:
 
 def _unmoved(session: Session, engine: str) -> Moved:
     """The receipt of a move that had no KV to carry."""
-    evidence = Evidence(Verification.SKIPPED, reason="there was nothing to move")
+    evidence = skipped("there was nothing to move")
     return Moved(session.id, session.engine, engine, 0, 0, 0, {}, 0, 0, evidence, None, source_answered=True)

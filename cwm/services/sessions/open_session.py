@@ -22,8 +22,13 @@ from cwm.services.sessions.salt_scopes import SaltScopes
 def salt_scope_of(cache_scope: CacheScope, principal: Principal, session_id: str | None) -> str:
     """The salt scope of a new session: its whole tenant, or the lineage that it starts; of a request without one: its principal."""
     if cache_scope is CacheScope.SESSION:
-        return f"session:{session_id}" if session_id else f"{OWNER}{principal.subject}"
+        return scope_of_session(session_id) if session_id else f"{OWNER}{principal.subject}"
     return f"tenant:{principal.tenant}"
+
+
+def scope_of_session(session_id: str) -> str:
+    """The salt scope of one session and what comes from it."""
+    return f"session:{session_id}"
 
 
 @dataclass(frozen=True, slots=True)

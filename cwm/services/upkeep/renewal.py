@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from cwm.background import BackgroundTasks, cancel_and_wait
@@ -24,7 +25,7 @@ from cwm.services.kv.neighbours import neighbours
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
 from cwm.services.kv.store import Store
-from cwm.services.kv.verify import Verify, canary_of
+from cwm.services.kv.verify import Verify
 from cwm.services.windows.delete import Delete
 
 ACTION: Final = "freeze_again"
@@ -158,9 +159,8 @@ class Renewal:
         try:
             if pinned:
                 await self.kv_tier.pin(prefix.key)
-            request = self.verify.request(prefix) if prefix.chunk_count else None
-            stored, answer = await self.store(prefix, request)
-            canary = canary_of(answer) if request and answer else None
+            stored, recording = await self.store(prefix, partial(self.verify.record, prefix))
+            canary = recording.canary if recording else None
             # Only now: sessions may have been thawed from it meanwhile.
             debt = await self.delete.debt(window)
             switched = await self.registry.finish_renewal(

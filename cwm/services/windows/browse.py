@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from cwm.domain.canary import Canary
 from cwm.domain.cursor import CursorFault
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import CwmError, InvalidParameterError
@@ -72,6 +73,7 @@ class WindowStatus:
     window: Window
     residency: Residency
     updated_at: datetime
+    canary: Canary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,10 @@ class SessionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What came from a window, as far as a principal sees it, and the length of its canary in tokens (None: it has none)."""
+    """What came from a window, as far as a principal sees it, and the canary that its thaws are compared with."""
 
     dependents: Dependents
-    canary_tokens: int | None
+    canary: Canary | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,9 @@ class Browse:
         token_ids = fitting(snapshot.token_ids, window.identity)
         prefix = Prefix(token_ids, window.cache_salt, window.identity)
         chunks = await self.registry.chunks(principal.tenant, name)
+        canary = await self.registry.canary(principal.tenant, window.snapshot_id, window.cache_salt)
         return WindowStatus(
-            _veiled(principal, window), await self._residency(prefix, chunks), window.updated_at
+            _veiled(principal, window), await self._residency(prefix, chunks), window.updated_at, canary
         )
 
     async def lineage(self, principal: Principal, name: str) -> Lineage:
@@ -190,7 +193,7 @@ class Browse:
         circles = _circles(principal, None, Right.RECORD)
         dependents = await self.registry.dependents(principal.tenant, name, circles)
         canary = await self.registry.canary(principal.tenant, window.snapshot_id, window.cache_salt)
-        return Lineage(dependents, None if canary is None else len(canary.token_ids))
+        return Lineage(dependents, canary)
 
     async def windows_of(self, principal: Principal, session_id: str) -> list[Window]:
         """The newest 200 windows that were frozen from a session, without those that the principal does not see."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from cwm.background import BackgroundTasks
@@ -32,9 +33,10 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
 from cwm.services.kv.store import Store
-from cwm.services.kv.verify import Verify, canary_of
+from cwm.services.kv.verify import Recording, Verify
 from cwm.services.replicas import Replicas
 from cwm.services.turns.current import Current
+from cwm.services.windows.proof import proven_tokens_of
 
 _ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
@@ -88,8 +90,8 @@ class Freeze:
         With ``turn_id`` the context is that of an earlier turn or of a branch; then, and with ``keep_session``, the
         session goes on as it is.
         With ``wait`` the call returns when the window is proven durable. Without it the window is ``pending``, and
-        ``window_status`` says when it is durable. With ``canary`` a short continuation is recorded, by which a thaw
-        verifies the KV. An ``automatic`` window has the blocks that are listed: nothing is read back, and L1 keeps what it has.
+        ``window_status`` says when it is durable. With ``canary`` a look at the KV is recorded, by which a thaw
+        verifies it. An ``automatic`` window has the blocks that are listed: nothing is read back, and L1 keeps what it has.
         Others than the session's owner make no window that is more visible than the session. With nobody to ``ask``, the later one of two conversations in one session is taken.
         CWM-1001/1002/1003, 2001, 2007, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
         """
@@ -144,9 +146,11 @@ class Freeze:
         await outlasting(self._storing.start(self._finish_or_leave(*pending, snapshot.token_ids)))
         return await self.registry.window(window.tenant, window.name)
 
-    def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:
-        """Store the KV of a window that became pending again, in the background."""
-        self._storing.start(self._finish_or_hand_over(window, intent, token_ids))
+    def store_again(
+        self, window: Window, intent: Intent, token_ids: TokenIds, proven_tokens: int = 0
+    ) -> None:
+        """Store the KV of a window that became pending again, in the background; ``proven_tokens`` of it were kept and are proven."""
+        self._storing.start(self._finish_or_hand_over(window, intent, token_ids, proven_tokens=proven_tokens))
 
     async def settle(self) -> None:
         """Wait for freezes that are still storing although their callers were answered or disconnected."""
@@ -258,7 +262,9 @@ class Freeze:
             await self.release.leave(debt)
             raise
 
-    async def _finish(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> Window:
+    async def _finish(
+        self, window: Window, token_ids: TokenIds, *, canary: bool = True, proven_tokens: int = 0
+    ) -> Window:
         """Pin first, because LMCache may evict between any two steps."""
         prefix = _prefix(window, token_ids)
         if window.automatic:
@@ -266,33 +272,51 @@ class Freeze:
             return await self.registry.finish_freeze(window, chunks, self.clock.now())
         if window.pinned:
             await self.kv_tier.pin(prefix.key)
-        request = self.verify.request(prefix) if canary and prefix.chunk_count else None
-        stored, replay = await self.store(prefix, request)
-        window_canary = canary_of(replay) if request and replay else None
+        first = partial(self._record, window, prefix, proven_tokens) if canary else None
+        stored, recording = await self.store(prefix, first)
+        window_canary = recording.canary if recording else None
         return await self.registry.finish_freeze(
             window, stored, self.clock.now(), window_canary, self.quota_bytes
         )
 
+    async def _record(self, window: Window, prefix: Prefix, proven_tokens: int) -> Recording:
+        proven_tokens = proven_tokens or await proven_tokens_of(self.registry, window, prefix.token_ids)
+        return await self.verify.record(prefix, proven_tokens)
+
     async def _finish_or_hand_over(
-        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
+        self,
+        window: Window,
+        intent: Intent,
+        token_ids: TokenIds,
+        *,
+        canary: bool = True,
+        proven_tokens: int = 0,
     ) -> None:
         with suppress(CwmError):
-            await self._finish_or_leave(window, intent, token_ids, canary=canary)
+            await self._finish_or_leave(window, intent, token_ids, canary=canary, proven_tokens=proven_tokens)
 
     async def _finish_or_leave(
-        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
+        self,
+        window: Window,
+        intent: Intent,
+        token_ids: TokenIds,
+        *,
+        canary: bool = True,
+        proven_tokens: int = 0,
     ) -> None:
         """On an error give up the intent, so that the next reconciliation, on any gateway, can go on with it."""
         try:
-            await self._finish_or_fail(window, token_ids, canary=canary)
+            await self._finish_or_fail(window, token_ids, canary=canary, proven_tokens=proven_tokens)
         except CwmError:
             await self.release.leave(intent)
             raise
 
-    async def _finish_or_fail(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> None:
+    async def _finish_or_fail(
+        self, window: Window, token_ids: TokenIds, *, canary: bool, proven_tokens: int
+    ) -> None:
         """While the engine is away raise and leave the window pending, to be stored later."""
         try:
-            await self._finish(window, token_ids, canary=canary)
+            await self._finish(window, token_ids, canary=canary, proven_tokens=proven_tokens)
         except CwmError as error:
             if error.kind in _ENGINE_AWAY:
                 raise

@@ -1,104 +1,97 @@
-"""Quarantine: discard KV whose canary did not match, and store the window again from its tokens."""
+"""Quarantine: delete a window's wrong KV wherever it is, and nothing else, and store the window again from its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from cwm.background import BackgroundTasks
 from cwm.domain.audit import Severity
-from cwm.domain.canary import Canary, Evidence
-from cwm.domain.engine import EngineIdentity
+from cwm.domain.engine import engine_key
+from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.intent import Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
+from cwm.domain.verdict import Evidence
 from cwm.domain.window import Retention, Window
-from cwm.ports.engine import Completion, Engine
+from cwm.ports.engine import Engine
+from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
-from cwm.services.kv.verify import Verify
 from cwm.services.sessions.salt_scopes import SaltScopes
 
+StoreAgain = Callable[[Window, Intent, TokenIds, int], None]
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """The context computed again under ``salt_scope``. ``evidence``: the canary replayed on the new KV."""
-
-    prefix: Prefix
-    salt_scope: str
-    answer: Completion
-    evidence: Evidence
+_MOST_NAMES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Renewal:
-    """The new salt scope. ``renewed`` is the window to store again; None if another gateway already changed the scope."""
+class _Condemned:
+    """``others``: windows that held the same chunks. ``scope_retired``: an engine could not drop its copy, so the whole salt was left."""
 
-    salt_scope: str
-    cache_salt: str
     blocks_deleted: int
-    renewed: tuple[Window, Intent] | None
+    others: Sequence[str]
+    scope_retired: bool
+    pending: tuple[Window, Intent] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """``store_again`` stores a pending window's KV in the background."""
+    """``store_again`` stores a pending window's KV in the background, of which the first so many tokens were kept and are proven."""
 
     registry: Registry
     engine: Engine
+    kv_tier: KvTier
     directory: EngineDirectory
     scopes: SaltScopes
-    verify: Verify
     journal: Journal
     release: Release
-    store_again: Callable[[Window, Intent, TokenIds], None]
-    _recovering: BackgroundTasks = field(default_factory=BackgroundTasks)
+    store_again: StoreAgain
+    _condemning: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
-        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, mismatch: Evidence
-    ) -> Recovered:
-        """Move the window to a new salt, because deleting chunks does not reach the engine's own cache.
-
-        A caller that disconnects does not stop it.
-        """
-        task = self._recovering.start(self._recover(principal, window, prefix, canary, mismatch))
-        return await outlasting(task)
+        self, principal: Principal, window: Window, prefix: Prefix, evidence: Evidence
+    ) -> None:
+        """Delete the chunks from the first place on that differs. A caller that disconnects does not stop it."""
+        await outlasting(self._condemning.start(self._condemn(principal, window, prefix, evidence)))
 
     async def settle(self) -> None:
-        """Wait for quarantines whose callers have disconnected: computing, and storing their windows again."""
-        await self._recovering.settled()
+        """Wait for quarantines whose callers have disconnected."""
+        await self._condemning.settled()
 
-    async def _recover(
-        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, mismatch: Evidence
-    ) -> Recovered:
+    async def _condemn(
+        self, principal: Principal, window: Window, prefix: Prefix, evidence: Evidence
+    ) -> None:
         intent = await self.registry.begin_quarantine(window, self.journal.clock.now())
+        if intent is None:
+            # The window was deleted, replaced or stored under another salt meanwhile.
+            return
+        origin, sound_tokens = evidence.origin, evidence.suspect_from
         try:
-            renewal = await self._renew(window, prefix.token_ids, prefix.identity)
+            condemned = await self._remove(window, prefix, sound_tokens)
         except BaseException:
             await self.release.leave(intent)
             raise
-        clean = replace(prefix, cache_salt=renewal.cache_salt)
-        try:
-            answer = await self.engine.complete(clean.request())
-            evidence = await self.verify.replay(clean, canary)
-        finally:
-            if renewal.renewed is not None:
-                self.store_again(*renewal.renewed, prefix.token_ids)
+        if condemned.pending is not None:
+            proven = sound_tokens if origin is not None and origin.is_proven else 0
+            self.store_again(*condemned.pending, prefix.token_ids, 0 if condemned.scope_retired else proven)
         self.journal.meter.event("quarantine")
         details = {
-            "blocks_deleted": renewal.blocks_deleted,
-            "first_difference": mismatch.first_difference,
-            "deviation": mismatch.deviation,
+            "blocks_deleted": condemned.blocks_deleted,
+            "first_token": sound_tokens,
+            "deviation": evidence.distance.largest,
+            "others_unproven": list(condemned.others[:_MOST_NAMES]),
+            "scope_retired": condemned.scope_retired,
         }
-        outcome = evidence.verification.value
         await self.journal.note(
-            principal, "window.quarantine", outcome, details, Severity.ERROR, window_name=window.name
+            principal, "window.quarantine", "mismatch", details, Severity.ERROR, window_name=window.name
         )
-        return Recovered(clean, renewal.salt_scope, answer, evidence)
 
     async def resume(self, intent: Intent) -> None:
         """Finish a quarantine whose gateway has died. Raises while the engine is away."""
@@ -108,28 +101,73 @@ class Quarantine:
             return
         identity = await self.directory.like(window.identity, window.tenant)
         snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-        token_ids = fitting(snapshot.token_ids, identity)
-        renewal = await self._renew(window, token_ids, identity)
-        if renewal.renewed is not None:
-            self.store_again(*renewal.renewed, token_ids)
+        prefix = Prefix(fitting(snapshot.token_ids, identity), window.cache_salt, identity)
+        condemned = await self._remove(window, prefix, 0)
+        if condemned.pending is not None:
+            self.store_again(*condemned.pending, prefix.token_ids, 0)
 
-    async def _renew(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Renewal:
-        """Retire the old salt, and remove its pins and its chunks from every tier."""
-        salt_scope = await self.scopes.retire(window.tenant, window.salt_scope)
-        salt = self.directory.salt(window.tenant, salt_scope, identity)
-        hashes = tuple(chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name))
-        old_prefix = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
-        renewed = await self.registry.store_again(
+    async def _remove(self, window: Window, prefix: Prefix, sound_tokens: int) -> _Condemned:
+        hashes = [chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name)]
+        suspect = hashes[sound_tokens // (window.identity.chunk_size or 1) :]
+        await self.kv_tier.delete(prefix.key, suspect)
+        dropped = await self._drop_everywhere(window, prefix, sound_tokens)
+        if dropped:
+            # A turn that used the wrong blocks meanwhile may have stored them again.
+            await self.kv_tier.delete(prefix.key, suspect)
+        others = await self.registry.doubt_windows(window, suspect)
+        pending = await self._pending_again(window, prefix, retire=not dropped)
+        return _Condemned(len(suspect), others, not dropped, pending)
+
+    async def _drop_everywhere(self, window: Window, prefix: Prefix, sound_tokens: int) -> bool:
+        """Have every engine of the deployment drop its own copy, and what was computed on top of it; False if any could not.
+
+        The engine that restored the window computes the context again, which the window is stored from.
+        """
+        here = prefix.identity
+        for name in self.directory.names(window.tenant, any_state=True):
+            identity = here
+            if name != here.engine:
+                try:
+                    identity = await self.directory.identity(here.model, name)
+                except InvalidParameterError:
+                    continue
+                except CwmError:
+                    # It may come back with what it had.
+                    return False
+            if engine_key(identity) != engine_key(here):
+                continue
+            one = replace(prefix, identity=identity)
+            if self.directory.is_router(name) or not await self._drop(one, sound_tokens):
+                return False
+        return True
+
+    async def _drop(self, prefix: Prefix, sound_tokens: int) -> bool:
+        request = replace(prefix.request(), drop_after=sound_tokens, load_tokens=0, store_tokens=0)
+        with suppress(CwmError):
+            return (await self.engine.complete(request)).dropped_blocks is not None
+        return False
+
+    async def _pending_again(
+        self, window: Window, prefix: Prefix, *, retire: bool
+    ) -> tuple[Window, Intent] | None:
+        """Make the window pending; under a new salt if ``retire``. None if another gateway changed it."""
+        scope, identity = window.salt_scope, prefix.identity
+        if retire:
+            scope = await self.scopes.retire(window.tenant, window.salt_scope)
+            self.journal.meter.event("scope_retired")
+        pinned = window.retention is Retention.GUARANTEED
+        old = Prefix(fitting(prefix.token_ids, window.identity), window.cache_salt, window.identity)
+        again = await self.registry.store_again(
             window,
-            salt_scope,
-            salt,
+            scope,
+            self.directory.salt(window.tenant, scope, identity),
             identity,
             self.journal.clock.now(),
-            pinned=window.retention is Retention.GUARANTEED,
-            debt=debt_of(old_prefix, pinned=window.pinned, hashes=hashes),
+            pinned=pinned,
+            debt=debt_of(old, pinned=window.pinned),
         )
-        if renewed is None:
-            return _Renewal(salt_scope, salt, 0, None)
-        pending, intent, debt = renewed
-        released = await self.release(debt)
-        return _Renewal(salt_scope, salt, len(hashes) if released else 0, (pending, intent))
+        if again is None:
+            return None
+        pending, intent, debt = again
+        await self.release(debt)
+        return pending, intent

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cwm.domain.canary import Evidence, Verification
 from cwm.domain.engine import Difference
 from cwm.domain.planner import Plan
 from cwm.domain.prefix import stored_chunks
+from cwm.domain.verdict import Evidence, Verification
 from cwm.domain.window import Durability, Window
 from cwm.services.kv.prefix import Prefix
 
@@ -20,7 +20,7 @@ class Receipt:
     ``tokens_by_tier``: where restored tokens came from; ``gpu`` is the engine's own cache.
     ``engine_changes``: differences from the engine that froze the window; if there are any, its KV is not used.
     ``plan`` predicts the sum of ``prefetch_ms`` and ``engine_ms``.
-    ``evidence`` is the canary on the restored KV, ``recovered`` on the KV computed again after a mismatch.
+    ``evidence`` is about the KV that was restored first, also if the session goes on from computed KV.
     """
 
     tokens_restored: int
@@ -33,7 +33,6 @@ class Receipt:
     plan: Plan
     evidence: Evidence
     verify_ms: float
-    recovered: Verification | None = None
     engine_changes: tuple[Difference, ...] = ()
 
 
@@ -43,14 +42,14 @@ def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     The tail, from one token to one block, is always computed again and is not counted.
     """
     if receipt.evidence.verification is Verification.MISMATCH:
-        advice = (
-            " Computed again it continues otherwise too: is this engine what it was, and CWM_CANARY_TOLERANCE "
-            "wide enough for it?"
-        )
         return (
-            "The restored KV did not continue as the frozen one did: it was discarded, and "
+            "The restored KV is wrong: it was discarded, and "
             f"{receipt.tokens_recomputed} tokens were computed again."
-            f"{advice if receipt.recovered is Verification.MISMATCH else ''}"
+        )
+    if receipt.evidence.verification is Verification.UNDECIDED:
+        return (
+            f"It could not be decided whether the restored KV is right ({receipt.evidence.reason}): nothing was deleted, and "
+            f"{receipt.tokens_recomputed} tokens were computed again for this session."
         )
     chunk = window.identity.chunk_size or 0
     blocks = window.block_count

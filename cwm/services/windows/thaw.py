@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from cwm.background import BackgroundTasks
-from cwm.domain.canary import Canary, Evidence, Verification
+from cwm.domain.audit import Severity
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import Difference, EngineIdentity, differences
 from cwm.domain.errors import (
     CwmError,
@@ -23,7 +25,8 @@ from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.planner import Plan
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import TENANT, Principal
-from cwm.domain.session import BRANCHED_FROM, Session, SessionState
+from cwm.domain.session import BRANCHED_FROM, UNVERIFIED, Session, SessionState
+from cwm.domain.verdict import Evidence, Verification, skipped
 from cwm.domain.visibility import Right, circle_of_new
 from cwm.domain.window import Window
 from cwm.ports.clock import Clock
@@ -35,13 +38,15 @@ from cwm.services.access.sight import window_of
 from cwm.services.aside import outlasting, to_its_end
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.control import Control
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.reuse import Reuse
-from cwm.services.kv.verify import Verify
+from cwm.services.kv.verify import Comparison, Verify
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
+from cwm.services.sessions.open_session import scope_of_session
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Template, template_from
 from cwm.services.windows.quarantine import Quarantine
@@ -55,6 +60,9 @@ _TOKEN_FIXES: Final = {
     ),
 }
 _HEARTBEATS_SECONDS = 2.5  # vLLM's heartbeat to LMCache has an interval of one second
+
+_NOT_CONTINUED: Final = frozenset({Verification.MISMATCH, Verification.UNDECIDED})
+_NO_CANARY: Final = "the window has no canary, or one of an earlier version of CWM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class Thaw:
     directory: EngineDirectory
     generate: Generate
     verify: Verify
+    control: Control
     quarantine: Quarantine
     planner: Planner
     origins: Origins
@@ -113,8 +122,8 @@ class Thaw:
         Lost blocks, and those of another engine, are computed again: the result is then ``partial``, with a
         warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001. CWM-3005
         when the tokenizer changed, or the chat template did and ``accept_template`` is not set. With ``verify``
-        the window's canary is replayed; if the KV continues differently, it is quarantined and the context is
-        computed from its tokens. If the continuation fails, the session ends: the caller may not know its id,
+        the restored KV is compared with the window's canary, and in doubt with the context computed afresh; KV that is wrong is
+        deleted, and where the comparison does not say that it is right the session goes on from computed KV. If the continuation fails, the session ends: the caller may not know its id,
         and may ask for the same id again.
         """
         require_window_name(window_name)
@@ -174,6 +183,7 @@ class Thaw:
         """Wait for requests to the engine whose callers have disconnected."""
         await self._restoring.settled()
         await self.quarantine.settle()
+        await self.control.settle()
         await self.verify.settle()
         await self.planner.settle()
 
@@ -233,13 +243,15 @@ class Thaw:
             prefix, loading.plan, answer, by_tier, prefetch_ms=loading.prefetch_ms, engine_ms=engine_ms
         )
         verify_started = self.clock.monotonic()
-        canary, evidence = await self._verify_kv(window, prefix, changes, answer, verify=verify)
+        evidence = await self._verify_kv(principal, window, prefix, changes, answer, verify=verify)
         verify_ms = self._ms_since(verify_started)
-        salt_scope, replayed = window.salt_scope, None
-        if canary is not None and evidence.verification is Verification.MISMATCH:
-            recovered = await self.quarantine(principal, window, prefix, canary, evidence)
-            prefix, answer, salt_scope = recovered.prefix, recovered.answer, recovered.salt_scope
-            by_tier, replayed = {}, recovered.evidence.verification
+        salt_scope = window.salt_scope
+        if evidence.verification is Verification.MISMATCH:
+            await self.quarantine(principal, window, prefix, evidence)
+        if evidence.verification in _NOT_CONTINUED:
+            salt_scope = scope_of_session(intent.session_id or "")
+            prefix, answer = await self._compute_apart(principal.tenant, prefix, salt_scope)
+            by_tier = {}
             elapsed_ms = self._ms_since(started) - verify_ms
         receipt = Receipt(
             tokens_restored=answer.cached_tokens,
@@ -252,12 +264,19 @@ class Thaw:
             plan=loading.plan.loaded_from(by_tier),
             evidence=evidence,
             verify_ms=verify_ms,
-            recovered=replayed,
             engine_changes=changes,
         )
         self._count(principal, receipt)
+        metadata = {} if evidence.verification.is_good else {UNVERIFIED: True}
         session = await self._open(
-            principal, window, intent, template, snapshot.token_ids, salt_scope, circle, identity
+            principal,
+            window,
+            intent,
+            template.as_metadata() | metadata,
+            snapshot.token_ids,
+            salt_scope,
+            circle,
+            identity,
         )
         warning = warning_of(window, prefix, receipt)
         if warning is not None:
@@ -272,7 +291,7 @@ class Thaw:
         if receipt.prefetch_ms:
             self.meter.thaw_phase("prefetch", receipt.prefetch_ms)
         self.meter.thaw_phase("engine", receipt.engine_ms)
-        if receipt.evidence.tokens_compared:
+        if receipt.evidence.distance.places:
             self.meter.thaw_phase("verify", receipt.verify_ms)
 
     async def _engine_of(self, window: Window, token_ids: TokenIds, work: ExitStack) -> EngineIdentity:
@@ -315,7 +334,37 @@ class Thaw:
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)
 
+    async def _compute_apart(self, tenant: str, prefix: Prefix, salt_scope: str) -> tuple[Prefix, Completion]:
+        """Have the engine compute the context under a salt of its session's own, where nothing else is."""
+        apart = replace(prefix, cache_salt=self.directory.salt(tenant, salt_scope, prefix.identity))
+        request = self._restoring.start(self.engine.complete(replace(apart.request(), load_tokens=0)))
+        return apart, await outlasting(request)
+
     async def _verify_kv(
+        self,
+        principal: Principal,
+        window: Window,
+        prefix: Prefix,
+        changes: tuple[Difference, ...],
+        answer: Completion,
+        *,
+        verify: bool,
+    ) -> Evidence:
+        """Compare the restored KV with the window's canary and, if that leaves a doubt, with the context computed afresh."""
+        if reason := self._why_not_verified(window, prefix, changes, answer, verify=verify):
+            return skipped(reason)
+        canary = await self.registry.canary(window.tenant, window.snapshot_id, prefix.cache_salt)
+        if canary is None:
+            return skipped(_NO_CANARY)
+        comparison = await self.verify.compare(prefix, canary)
+        if comparison.evidence.verification is not Verification.UNDECIDED:
+            return comparison.evidence
+        evidence = await self.control(window.tenant, prefix, canary, comparison)
+        if evidence.verification is Verification.CANARY_STALE:
+            await self._renew_canary(principal, window, comparison)
+        return evidence
+
+    def _why_not_verified(
         self,
         window: Window,
         prefix: Prefix,
@@ -323,27 +372,36 @@ class Thaw:
         answer: Completion,
         *,
         verify: bool,
-    ) -> tuple[Canary | None, Evidence]:
-        """Replay the canary of the window's KV, or give the reason why nothing was verified."""
-        if not verify or self.verify.token_count == 0:
-            return None, Evidence(Verification.SKIPPED, reason="switched off")
+    ) -> str:
+        if not verify or self.verify.most_places == 0:
+            return "switched off"
         if any(not change.changes_tokens for change in changes):
-            return None, Evidence(Verification.SKIPPED, reason="another engine froze the window")
+            return "another engine froze the window"
         if answer.cached_tokens == 0:
-            return None, Evidence(Verification.SKIPPED, reason="nothing was restored")
+            return "nothing was restored"
         if len(prefix.token_ids) != min(window.token_count, window.identity.max_model_len - 1):
-            return None, Evidence(Verification.SKIPPED, reason="the context fills the model")
-        canary = await self.registry.canary(window.tenant, window.snapshot_id, prefix.cache_salt)
-        if canary is None:
-            return None, Evidence(Verification.SKIPPED, reason="the window was frozen without a canary")
-        return canary, await self.verify.replay(prefix, canary)
+            return "the context fills the model"
+        return ""
+
+    async def _renew_canary(self, principal: Principal, window: Window, comparison: Comparison) -> None:
+        """Restored and computed KV agree, so the engine computes otherwise than it did: the look at it now is the canary from here on."""
+        self.meter.event("canary_stale")
+        await self.registry.record_canary(window, Canary(comparison.looks[-1], Origin.INHERITED))
+        await self.journal.note(
+            principal,
+            "window.canary_stale",
+            "success",
+            {"deviation": comparison.evidence.distance.largest},
+            Severity.WARNING,
+            window_name=window.name,
+        )
 
     async def _open(
         self,
         principal: Principal,
         window: Window,
         intent: Intent,
-        template: Template,
+        metadata: Mapping[str, Any],
         token_ids: TokenIds,
         salt_scope: str,
         circle: str,
@@ -363,7 +421,7 @@ class Thaw:
             updated_at=now,
             thawed_from=window.name,
             branch_token=len(token_ids),
-            metadata=template.as_metadata() | ({BRANCHED_FROM: window.turn_id} if window.turn_id else {}),
+            metadata={**metadata, **({BRANCHED_FROM: window.turn_id} if window.turn_id else {})},
             circle=circle,
             engine=identity.engine or None,
         )

@@ -22,6 +22,7 @@ EVERY: Final = "_of_every_tenant"
 # Not a tenant's; of words and terms there are only numbers that the tenant went into.
 SHARED: Final = {
     "leases",
+    "engine_noise",
     "engine_speeds",
     "engine_drains",
     "model_upgrades",

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from cwm.domain.canary import Verification
 from cwm.domain.engine import Tier
 from cwm.domain.errors import StorageWriteError
+from cwm.domain.verdict import Verification
 from tests.fakes.kv_tier import ALL, LOWER
 from tests.services.fleet_of import Fleet, turns_of
 from tests.services.replicas_of import ANN

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from cwm.adapters.sql.database import Database
-from cwm.domain.canary import Verification
 from cwm.domain.engine import Tier
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import (
@@ -21,6 +20,7 @@ from cwm.domain.errors import (
     StorageWriteError,
     TurnInFlightError,
 )
+from cwm.domain.verdict import Verification
 from tests.eventually import eventually
 from tests.fakes.kv_tier import ALL, LOWER, Copy
 from tests.services.fleet_of import Fleet, turns_of

@@ -13,7 +13,6 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.vllm.fleet import VllmFleet
-from cwm.domain.canary import Verification
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import (
     CwmError,
@@ -26,6 +25,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.upgrade import WindowCounts
 from cwm.domain.upkeep import StepOutcome
+from cwm.domain.verdict import Verification
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.engine import Completion, Generation
 from cwm.services.engines.placement import Place

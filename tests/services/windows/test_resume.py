@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cwm.domain.access import EVERY, AccessScope
-from cwm.domain.canary import Verification
 from cwm.domain.errors import SessionAlreadyExistsError, WindowNotFoundError
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnQuery
+from cwm.domain.verdict import Verification
 from cwm.services.turns.generate import TurnInput
 from cwm.services.windows.resume import Resume
 from tests.services.replicas_of import ANN, BOB

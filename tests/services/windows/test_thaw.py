@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from cwm.adapters.sql.database import Database
-from cwm.domain.canary import Verification
 from cwm.domain.engine import Tier
 from cwm.domain.errors import (
     CwmError,
@@ -23,6 +22,7 @@ from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.planner import Choice
 from cwm.domain.session import SessionState
 from cwm.domain.turn import TurnSource
+from cwm.domain.verdict import Verification
 from cwm.domain.window import Durability
 from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN, BOB

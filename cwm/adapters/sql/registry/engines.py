@@ -32,6 +32,11 @@ class EngineRecords:
         return connection.execute(select(sessions.c.engine).where(this)).scalar_one_or_none()
 
     @writing
+    def set_apart(self, connection: Connection, session: Session, salt_scope: str) -> bool:
+        statement = update(sessions).where(_this(session)).values(salt_scope=salt_scope)
+        return connection.execute(statement).rowcount == 1
+
+    @writing
     def hold_session(
         self, connection: Connection, session: Session, lease: timedelta, held_until: datetime | None = None
     ) -> datetime | None:

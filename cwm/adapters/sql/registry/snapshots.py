@@ -63,19 +63,22 @@ def read(connection: Connection, tenant: str, snapshot_id: str, vault: Vault) ->
 
 
 def put_canary(connection: Connection, key: tuple[str, str, str], canary: Canary, vault: Vault) -> None:
-    """``key``: tenant, snapshot id and cache salt, as in :func:`canary_of`."""
-    content: Any = canary.as_dict()
+    """``key``: tenant, snapshot id and cache salt, as in :func:`canary_content`."""
+    put_canary_content(connection, key, canary.as_dict(), canary.origin.value, vault)
+
+
+def put_canary_content(
+    connection: Connection, key: tuple[str, str, str], content: Any, origin: str | None, vault: Vault
+) -> None:
     if vault:
         content = vault.seal_text(json.dumps(content), "canary", *key)
     row = dict(zip(("tenant", "snapshot_id", "cache_salt"), key, strict=True))
-    put(connection, canaries, {**row, "content": content})
+    put(connection, canaries, {**row, "content": content, "origin": origin})
 
 
-def canary_of(content: Any, vault: Vault, *key: str) -> Canary:
-    """The canary in a row with this primary key."""
-    if isinstance(content, str):
-        content = json.loads(vault.open_text(content, "canary", *key))
-    return Canary.from_dict(content)
+def canary_content(content: Any, vault: Vault, *key: str) -> Any:
+    """What a row with this primary key has."""
+    return json.loads(vault.open_text(content, "canary", *key)) if isinstance(content, str) else content
 
 
 def lock(connection: Connection, tenant: str, snapshot_id: str) -> None:

@@ -14,13 +14,14 @@ from cwm.adapters.sql.registry.sessions import LIVE_STATES
 from cwm.adapters.sql.registry.window_writes import referred_to
 from cwm.adapters.sql.rows import SESSION, TURN, WINDOW, session_of, turn_of, window_of
 from cwm.adapters.sql.tables.columns import UtcDateTime
-from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.sessions import canaries, sessions
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
 from cwm.adapters.sql.turns.sealed import opened_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.autosave import UnsavedQuery
+from cwm.domain.canary import Origin
 from cwm.domain.session import BY_CONTENT, FOUND_BY, Session, SessionsSince, SessionState
 from cwm.domain.turn import Turn, TurnState
 from cwm.domain.window import Durability, Retention, Window
@@ -71,6 +72,20 @@ class UpkeepRecords:
         due = and_(windows.c.retention == Retention.GUARANTEED.value, or_(durable, failed), since < before)
         longest_ago = select(*WINDOW).where(due).order_by(since, windows.c.name).limit(limit)
         return [window_of(row) for row in connection.execute(longest_ago)]
+
+    @reading
+    def unproven_windows_of_every_tenant(self, connection: Connection, limit: int) -> list[Window]:
+        its = and_(
+            canaries.c.tenant == windows.c.tenant,
+            canaries.c.snapshot_id == windows.c.snapshot_id,
+            canaries.c.cache_salt == windows.c.cache_salt,
+        )
+        proven = canaries.c.origin.in_([origin.value for origin in Origin if origin.is_proven])
+        stored = and_(windows.c.durability == Durability.DURABLE.value, windows.c.block_count > 0)
+        due = select(*WINDOW).where(stored, ~select(canaries.c.origin).where(its, proven).exists())
+        # The newest first: it is the likeliest to be thawed.
+        newest = due.order_by(windows.c.created_at.desc(), windows.c.name).limit(limit)
+        return [window_of(row) for row in connection.execute(newest)]
 
     @reading
     def expired_windows_of_every_tenant(

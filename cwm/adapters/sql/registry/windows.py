@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -29,7 +30,7 @@ from cwm.adapters.sql.registry.window_writes import (
     share_references,
     window_row,
 )
-from cwm.adapters.sql.rows import WINDOW, window_of
+from cwm.adapters.sql.rows import WINDOW, at_a_time, window_of
 from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.tables.sessions import canaries, sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
@@ -37,7 +38,7 @@ from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.vault import Vault
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list import terms as window_terms
-from cwm.domain.canary import Canary
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.errors import StorageReadError
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.window import Chunk, Durability, Snapshot, Window, WindowList, WindowQuery
@@ -206,7 +207,7 @@ class WindowRecords:
 
     @reading
     def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
-        query = select(canaries.c.content, canaries.c.snapshot_id).where(
+        query = select(canaries.c.content, canaries.c.origin, canaries.c.snapshot_id).where(
             canaries.c.tenant == tenant,
             canaries.c.snapshot_id.in_(self.vault.names(tenant, snapshot_id)),
             canaries.c.cache_salt == cache_salt,
@@ -214,7 +215,44 @@ class WindowRecords:
         row = connection.execute(query).first()
         if row is None:
             return None
-        return snapshots.canary_of(row.content, self.vault, tenant, row.snapshot_id, cache_salt)
+        content = snapshots.canary_content(row.content, self.vault, tenant, row.snapshot_id, cache_salt)
+        return Canary.from_dict(content, row.origin)
+
+    @writing
+    def record_canary(self, connection: Connection, window: Window, canary: Canary) -> bool:
+        row = window_row(connection, window.tenant, window.name, lock=True)
+        if row is None or not same_content(row, window):
+            return False
+        snapshots.put_canary(connection, (window.tenant, row.snapshot_id, row.cache_salt), canary, self.vault)
+        return True
+
+    @writing
+    def doubt_windows(self, connection: Connection, window: Window, hashes: Sequence[str]) -> list[str]:
+        tenant, salt = window.tenant, window.cache_salt
+        names = sorted(
+            {
+                name
+                for part in at_a_time(hashes)
+                for name in connection.execute(
+                    select(chunk_refs.c.window_name.distinct()).where(
+                        chunk_refs.c.tenant == tenant,
+                        chunk_refs.c.cache_salt == salt,
+                        chunk_refs.c.hash.in_(part),
+                    )
+                ).scalars()
+            }
+        )
+        for part in at_a_time(names):
+            these = and_(windows.c.tenant == tenant, windows.c.name.in_(part))
+            theirs = select(windows.c.snapshot_id).where(these)
+            connection.execute(
+                update(canaries)
+                .where(canaries.c.tenant == tenant, canaries.c.cache_salt == salt)
+                .where(canaries.c.snapshot_id.in_(theirs))
+                .values(origin=Origin.UNPROVEN.value)
+            )
+            connection.execute(update(windows).where(these).values(proven_at=None))
+        return [name for name in names if name != window.name]
 
     @reading
     def snapshot(self, connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:

@@ -41,6 +41,14 @@ engine_speeds = Table(
     required("updated_at", UtcDateTime),
 )
 
+engine_noise = Table(
+    "engine_noise",
+    metadata,
+    Column("engine", Text, primary_key=True),
+    required("content", JSON),
+    required("updated_at", UtcDateTime),
+)
+
 engine_drains = Table(
     "engine_drains",
     metadata,

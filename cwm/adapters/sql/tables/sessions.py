@@ -3,7 +3,8 @@
 ``head`` is the digest of a session's first 16 token ids (null if it has fewer), ``current_turn`` the turn whose context is
 the session's, with its number, and ``next_number`` that of the next turn. ``circle`` says who may see it, ``engine`` which one of several serves it,
 ``moving_until`` how long a move to another one holds it. A snapshot's ``id`` is the digest of all its
-token ids, ``packed`` the zstd-compressed output of ``prefix.pack``.
+token ids, ``packed`` the zstd-compressed output of ``prefix.pack``. A canary's ``origin`` is null if a version of CWM before there were
+origins recorded it.
 """
 
 from __future__ import annotations
@@ -70,5 +71,6 @@ canaries = Table(
     Column("snapshot_id", Text, primary_key=True),
     Column("cache_salt", Text, primary_key=True),
     required("content", JSON),
+    Column("origin", Text),
     ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"], ondelete="CASCADE"),
 )

@@ -9,6 +9,7 @@ from cwm.services.engines.survey import EngineState
 from cwm.services.moves.drain import Drained
 from cwm.services.moves.move import Moved
 from cwm.services.moves.upgrades import Upgraded
+from cwm.transport.mcp.contract.render.proof import compared
 from cwm.transport.mcp.contract.render.scalars import moment
 from cwm.transport.mcp.contract.schemas import engines as schemas
 
@@ -38,7 +39,7 @@ def moved(result: Moved) -> schemas.SessionMoved:
     evidence = result.evidence
     canary = {
         "result": evidence.verification.value,
-        "tokens_compared": evidence.tokens_compared,
+        **compared(evidence),
         **({"decoded_on": result.canary_of} if result.canary_of else {}),
         **({"reason": evidence.reason} if evidence.reason else {}),
     }

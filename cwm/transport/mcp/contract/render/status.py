@@ -46,6 +46,11 @@ def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Stat
         answer["expires_at"] = moment(window.expires_at)
     if window.proven_at is not None:
         answer["proven_at"] = moment(window.proven_at)
+    if status.canary is not None:
+        answer["canary"] = {
+            "places": len(status.canary.look.places),
+            "origin": status.canary.origin.value,
+        }
     if window.failure is not None:
         answer["failure"] = window.failure
     if window.warning is not None:

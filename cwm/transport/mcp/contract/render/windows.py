@@ -9,6 +9,7 @@ from cwm.services.windows.delete import Deleted
 from cwm.services.windows.freeze import Frozen
 from cwm.services.windows.receipt import Receipt
 from cwm.services.windows.thaw import Thawed
+from cwm.transport.mcp.contract.render.proof import compared
 from cwm.transport.mcp.contract.render.scalars import moment, state_name, tier_name
 from cwm.transport.mcp.contract.render.sessions import generated
 from cwm.transport.mcp.contract.schemas import windows as schemas
@@ -82,12 +83,9 @@ def receipt(result: Receipt) -> schemas.Receipt:
             for change in result.engine_changes
         ],
         "verification": {
-            "tokens_compared": result.evidence.tokens_compared,
-            "first_difference": result.evidence.first_difference,
-            "deviation": result.evidence.deviation,
+            **compared(result.evidence),
             "reason": result.evidence.reason,
             "verify_ms": result.verify_ms,
-            "recovered": None if result.recovered is None else result.recovered.value,
         },
     }
 

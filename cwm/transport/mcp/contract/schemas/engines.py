@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from cwm.transport.mcp.contract.schemas.proof import Compared, Verdict
 from cwm.transport.mcp.contract.schemas.scalars import Timestamp
 
 
@@ -28,16 +29,17 @@ class EngineList(TypedDict):
     engines: list[EngineInfo]
 
 
-class MoveCanary(TypedDict):
-    result: Literal["exact", "within_tolerance", "skipped"]
+class MoveCanary(Compared):
+    result: Verdict
     decoded_on: NotRequired[
         Annotated[
             Literal["source", "window"],
-            Field(description="The canary is the source's own, or that of a window with the same tokens"),
+            Field(
+                description="The canary is a look at the source's own KV, or that of a window with the same tokens"
+            ),
         ]
     ]
-    tokens_compared: int
-    reason: NotRequired[Annotated[str, Field(description="Why there was none")]]
+    reason: NotRequired[Annotated[str, Field(description="Why there is none, or why it is not certain")]]
 
 
 class SessionMoved(TypedDict):

@@ -45,6 +45,14 @@ class Block(TypedDict):
     tiers: Annotated[list[Tier], Field(description="All tiers that hold it now")]
 
 
+class CanaryFacts(TypedDict):
+    places: int
+    origin: Annotated[
+        Literal["computed", "inherited", "unproven"],
+        Field(description="The KV it was recorded on: computed, loaded with a good verdict, or neither"),
+    ]
+
+
 class Status(TypedDict):
     type: Literal["session", "window"]
     id: str
@@ -63,6 +71,7 @@ class Status(TypedDict):
     retention: NotRequired[Retention]
     expires_at: NotRequired[Annotated[Timestamp, Field(description="When the window will be deleted")]]
     proven_at: NotRequired[Annotated[Timestamp, Field(description="When all its blocks were last read back")]]
+    canary: NotRequired[Annotated[CanaryFacts, Field(description="What a thaw is compared with")]]
     failure: NotRequired[Annotated[str, Field(description="Why the blocks could not be stored")]]
     warning: NotRequired[
         Annotated[str, Field(description="Why no blocks are stored, although the window is durable")]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from cwm.transport.mcp.contract.schemas.proof import Verdict, VerificationEvidence
 from cwm.transport.mcp.contract.schemas.scalars import Durability, Retention, SessionState, Tier, Timestamp
 from cwm.transport.mcp.contract.schemas.sessions import Generated
 from cwm.transport.mcp.contract.schemas.visibility import Visibility
@@ -46,20 +47,6 @@ class EngineChange(TypedDict):
     field: str
     frozen: str
     now: str
-
-
-class VerificationEvidence(TypedDict):
-    tokens_compared: int
-    first_difference: Annotated[
-        int | None, Field(description="Index of the first token that differed, from 0")
-    ]
-    deviation: Annotated[float | None, Field(description="Largest change of a log-probability, in nats")]
-    reason: Annotated[str, Field(description="Why verification was skipped; else empty")]
-    verify_ms: Annotated[float, Field(description="Duration of the replay")]
-    recovered: Annotated[
-        Literal["exact", "within_tolerance", "mismatch", "skipped"] | None,
-        Field(description="After a mismatch: the result of the replay with the recomputed KV"),
-    ]
 
 
 class Alternatives(TypedDict):
@@ -114,10 +101,8 @@ class Thawed(TypedDict):
     partial: Annotated[bool, Field(description="true if some blocks were gone and were computed again")]
     warning: NotRequired[str]
     verification: Annotated[
-        Literal["exact", "within_tolerance", "mismatch", "skipped"],
-        Field(
-            description="Whether the restored KV continued as it did at the freeze; see receipt.verification"
-        ),
+        Verdict,
+        Field(description="Whether the restored KV is what was frozen; see receipt.verification"),
     ]
     receipt: Receipt
     visibility: Visibility

@@ -1,0 +1,127 @@
+"""Looks: what a model expects next at places spread over a context, read from the context's KV.
+
+A place lies one token behind a chunk. What is expected there depends on the KV of every chunk before it, most of all on that of
+the chunk right before it, so that places behind all chunks see the whole context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+CANDIDATES: Final = 10
+"""How many of the likeliest tokens a look has at each place."""
+
+EXACT_NATS: Final = 0.001
+"""Sums in another order move a log-probability of float32 by less than this, a changed token by a hundred times as much."""
+
+_FAR_NATS: Final = 99.0
+_LAST_PLACES: Final = 4
+_DIGITS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``places``: how many tokens of the context the model has read at each, in rising order.
+
+    ``top``: the likeliest next tokens at each place, log-probability in nats by token id.
+    """
+
+    places: tuple[int, ...]
+    top: tuple[Mapping[int, float], ...]
+
+    def at(self, places: Collection[int]) -> Look:
+        """The part of the look at these places, as far as it has them."""
+        pairs = [(place, top) for place, top in zip(self.places, self.top, strict=True) if place in places]
+        return Look(tuple(place for place, _ in pairs), tuple(top for _, top in pairs))
+
+    def as_dict(self) -> dict[str, Any]:
+        rounded = [{token: round(value, _DIGITS) for token, value in top.items()} for top in self.top]
+        return {"places": list(self.places), "top": rounded}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        top = tuple({int(token): float(value) for token, value in each.items()} for each in data["top"])
+        return cls(tuple(data["places"]), top)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far looks at one context are apart, over ``places`` places that they share.
+
+    ``differing``: how many places differ by more than :data:`EXACT_NATS`, ``first`` the first of them in tokens. ``largest`` and ``mean``
+    of the changes of a log-probability, in nats.
+    """
+
+    places: int = 0
+    differing: int = 0
+    largest: float = 0.0
+    mean: float = 0.0
+    first: int | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        return self.largest <= EXACT_NATS
+
+    @property
+    def share(self) -> float:
+        return self.differing / self.places if self.places else 0.0
+
+
+def places_of(token_count: int, chunk_size: int, most: int) -> tuple[int, ...]:
+    """At most ``most`` places in a context: one token behind each chunk, or behind chunks spread evenly and the last few."""
+    chunks = max(0, (token_count - 1) // chunk_size)
+    numbers: Collection[int] = range(1, chunks + 1)
+    if chunks > most:
+        last = min(_LAST_PLACES, most)
+        numbers = {*range(chunks - last + 1, chunks + 1), *_spread(chunks - last, most - last)}
+    return tuple(number * chunk_size + 1 for number in sorted(numbers))
+
+
+def few_of(places: Sequence[int], count: int) -> tuple[int, ...]:
+    """At most ``count`` of the places, spread evenly; the last is among them."""
+    return tuple(places[number - 1] for number in _spread(len(places), count))
+
+
+def _spread(last: int, count: int) -> list[int]:
+    """At most ``count`` numbers from 1 to ``last``, spread evenly, ``last`` among them."""
+    count = min(last, count)
+    return [round(last * (number + 1) / count) for number in range(count)]
+
+
+def distance(before: Sequence[Look], after: Sequence[Look]) -> Distance:
+    """How far two sets of looks are apart: at each place the least that any pair of them differs.
+
+    Noise of a batch's shape changes from look to look, damage does not.
+    """
+    least: dict[int, float] = {}
+    for one in before:
+        expected = dict(zip(one.places, one.top, strict=True))
+        for other in after:
+            for place, top in zip(other.places, other.top, strict=True):
+                if place in expected:
+                    change = _change(expected[place], top)
+                    least[place] = min(change, least.get(place, change))
+    return _distance(sorted(least.items()))
+
+
+def _distance(changes: Iterable[tuple[int, float]]) -> Distance:
+    changes = list(changes)
+    if not changes:
+        return Distance()
+    differing = [place for place, change in changes if change > EXACT_NATS]
+    values = [change for _, change in changes]
+    return Distance(
+        len(changes),
+        len(differing),
+        round(max(values), 6),
+        round(sum(values) / len(values), 6),
+        differing[0] if differing else None,
+    )
+
+
+def _change(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """The largest change among the candidates that both list; of those that one lists alone nothing is known."""
+    shared = before.keys() & after.keys()
+    return max((abs(before[token] - after[token]) for token in shared), default=_FAR_NATS)

@@ -1,0 +1,69 @@
+"""Noise: how far two looks at the same KV are apart by themselves, as measured on a deployment.
+
+A batch of another shape sums in another order, which flips roundings. In bfloat16 that moves a few places by some tenths of a
+nat; in float32 it moves none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from cwm.domain.look import EXACT_NATS, Distance
+
+_KEPT_PAIRS: Final = 256
+_ENOUGH_PAIRS: Final = 64
+_RANK: Final = 0.99
+# Pairs are few beside what is judged by them.
+_MARGIN: Final = 1.5
+_DIGITS: Final = 4
+_TOO_NOISY_NATS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseLimits:
+    """What 99 of 100 pairs of looks at the same KV stay within: the largest change in nats, and the share (0 to 1) of places that differ."""
+
+    largest: float
+    share: float
+
+    def allow(self, distance: Distance) -> bool:
+        """One place more than the share: of few places a single one is a large share."""
+        return distance.largest <= self.largest and distance.differing <= 1 + self.share * distance.places
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The latest pairs of looks at the same KV: the largest change in nats, and the share of places that differ."""
+
+    pairs: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        return len(self.pairs) >= _ENOUGH_PAIRS
+
+    @property
+    def limits(self) -> NoiseLimits:
+        largest, share = (_ranked([pair[at] for pair in self.pairs]) for at in (0, 1))
+        return NoiseLimits(max(EXACT_NATS, largest * _MARGIN), share * _MARGIN)
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether looks at the same KV differ by more than a nat, so that damage cannot be told from noise."""
+        return self.is_measured and _ranked([largest for largest, _ in self.pairs]) > _TOO_NOISY_NATS
+
+    def plus(self, distances: Sequence[Distance]) -> Noise:
+        new = tuple((round(each.largest, _DIGITS), round(each.share, _DIGITS)) for each in distances)
+        return Noise((*self.pairs, *new)[-_KEPT_PAIRS:])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"pairs": [list(pair) for pair in self.pairs]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(tuple((float(largest), float(share)) for largest, share in data["pairs"]))
+
+
+def _ranked(values: Sequence[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(_RANK * len(values)))] if values else 0.0

@@ -1,0 +1,179 @@
+"""Verdicts: what looks at restored KV prove, compared with the canary and, where that leaves a doubt, with KV computed afresh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, Literal
+
+from cwm.domain.canary import Canary, Origin
+from cwm.domain.look import EXACT_NATS, Distance, Look, distance
+from cwm.domain.noise import NoiseLimits
+
+# How many times as far apart looks must be as those they are measured by.
+_FURTHER: Final = 2.0
+_COMPUTED_TWICE_NATS: Final = 1.0
+"""Two computations of one context in other shapes: up to 0.5 in bfloat16."""
+
+_UNPROVEN: Final = "the canary was recorded on KV that rests on loads nothing has proven yet"
+
+
+class Verification(StrEnum):
+    """The verdict on restored KV. Nothing is deleted but on ``mismatch``.
+
+    ``exact``: no place differs. ``within_noise``: no more than right KV does by itself. ``mismatch``: the KV is wrong, the control proves it.
+    ``canary_stale``: restored and computed KV agree, and the canary is another engine's. ``undecided``: the control could not tell. ``skipped``: nothing was compared, or
+    with nothing that is proven.
+    """
+
+    EXACT = "exact"
+    WITHIN_NOISE = "within_noise"
+    MISMATCH = "mismatch"
+    CANARY_STALE = "canary_stale"
+    UNDECIDED = "undecided"
+    SKIPPED = "skipped"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the restored KV may be continued from."""
+        return self in {Verification.EXACT, Verification.WITHIN_NOISE, Verification.CANARY_STALE}
+
+
+_REASONS: Final = {
+    Verification.CANARY_STALE: "restored and computed KV agree, and differ from the canary",
+    Verification.UNDECIDED: "restored, computed and frozen KV differ from each other by little more than noise",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ControlEvidence:
+    """Distances that a control measured.
+
+    ``restored``: of the restored KV from the computed one; ``canary``: of the canary from the computed one; ``itself``: of looks at the
+    same KV at that time.
+    """
+
+    restored: Distance
+    canary: Distance
+    itself: Distance
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict rests on.
+
+    ``distance``: of the restored KV from the canary. ``reason`` says why there is no verdict, or none that is certain.
+    """
+
+    verification: Verification
+    distance: Distance = field(default_factory=Distance)
+    limits: NoiseLimits | None = None
+    origin: Origin | None = None
+    control: ControlEvidence | None = None
+    reason: str = ""
+
+    @property
+    def compared_with(self) -> Literal["nothing", "canary", "canary_and_control"]:
+        """What the restored KV was compared with: nothing, the canary, or the canary and the control."""
+        if not self.distance.places:
+            return "nothing"
+        return "canary" if self.control is None else "canary_and_control"
+
+    @property
+    def suspect_from(self) -> int:
+        """How many tokens of the context are in front of the first place that differs, at least 0."""
+        return max(0, (self.distance.first or 0) - 1)
+
+
+def skipped(reason: str) -> Evidence:
+    return Evidence(Verification.SKIPPED, reason=reason)
+
+
+def compare(canary: Canary, looks: Sequence[Look], limits: NoiseLimits | None = None) -> Evidence:
+    """Compare looks at restored KV with the canary; ``undecided`` where only the noise (``limits``) or a control can tell."""
+    apart = distance([canary.look], looks)
+    if not apart.places:
+        return skipped("the canary has none of the places that were looked at")
+    verdict, reason = Verification.UNDECIDED, ""
+    if apart.is_exact or (limits is not None and limits.allow(apart)):
+        verdict = Verification.EXACT if apart.is_exact else Verification.WITHIN_NOISE
+        if not canary.origin.is_proven:
+            verdict, reason = Verification.SKIPPED, _UNPROVEN
+    return Evidence(verdict, apart, limits, canary.origin, reason=reason)
+
+
+def judge(
+    canary: Canary,
+    looks: Sequence[Look],
+    restored: tuple[Look, Look],
+    fresh: tuple[Look, Look],
+    limits: NoiseLimits,
+) -> Evidence:
+    """The verdict of a control: two looks at the restored KV and two at the context computed afresh, taken in turns.
+
+    ``looks`` are those at the restored KV before the control. Right KV has the bits that the canary was recorded on, so it stays as near to the
+    canary as looks at the same KV are to each other. The computed one may be further off, because it was computed in other shapes.
+    """
+    control = ControlEvidence(
+        distance(restored, fresh),
+        distance([canary.look], fresh),
+        _larger(distance(restored[:1], restored[1:]), distance(fresh[:1], fresh[1:])),
+    )
+    apart = distance([canary.look], [*looks, *restored])
+    if not canary.origin.is_proven:
+        verdict = _by_control_alone(control, limits)
+    elif apart.is_exact:
+        verdict = Verification.EXACT
+    elif limits.allow(apart):
+        verdict = Verification.WITHIN_NOISE
+    else:
+        verdict = _by_control(apart, control, limits)
+    return Evidence(verdict, apart, limits, canary.origin, control, _REASONS.get(verdict, ""))
+
+
+def _by_control(apart: Distance, control: ControlEvidence, limits: NoiseLimits) -> Verification:
+    far = apart.largest > _FURTHER * limits.largest and _is_odd_one(apart, control, "largest")
+    many = not limits.allow(replace(apart, largest=0.0)) and _is_odd_one(apart, control, "mean")
+    if far or many:
+        return Verification.MISMATCH
+    itself, agreed = control.itself, _FURTHER * control.restored.largest
+    if apart.largest <= _FURTHER * itself.largest and apart.mean <= _FURTHER * itself.mean:
+        return Verification.WITHIN_NOISE
+    if agreed <= _FURTHER * _COMPUTED_TWICE_NATS and agreed < min(apart.largest, control.canary.largest):
+        return Verification.CANARY_STALE
+    return Verification.UNDECIDED
+
+
+def _by_control_alone(control: ControlEvidence, limits: NoiseLimits) -> Verification:
+    """The verdict where the canary proves nothing: the restored KV against the computed one.
+
+    Where looks at the same KV never differ, nor do two computations; elsewhere they were computed in other shapes.
+    """
+    restored = control.restored
+    computed_twice = _COMPUTED_TWICE_NATS if limits.largest > EXACT_NATS else EXACT_NATS
+    if restored.is_exact:
+        return Verification.EXACT
+    if limits.allow(restored) or restored.largest <= computed_twice:
+        return Verification.WITHIN_NOISE
+    if restored.largest > _FURTHER * max(control.itself.largest, limits.largest):
+        return Verification.MISMATCH
+    return Verification.UNDECIDED
+
+
+def _is_odd_one(apart: Distance, control: ControlEvidence, measure: Literal["largest", "mean"]) -> bool:
+    """Whether the restored KV is further from the computed one than looks at the same KV are, and the canary is with the computed one."""
+    of_apart, of_restored, of_canary, of_itself = (
+        getattr(each, measure) for each in (apart, control.restored, control.canary, control.itself)
+    )
+    return bool(of_restored > _FURTHER * of_itself and of_apart > _FURTHER * of_canary)
+
+
+def _larger(one: Distance, other: Distance) -> Distance:
+    """The larger figures of both, each by itself."""
+    return Distance(
+        max(one.places, other.places),
+        max(one.differing, other.differing),
+        max(one.largest, other.largest),
+        max(one.mean, other.mean),
+    )

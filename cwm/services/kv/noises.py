@@ -1,0 +1,83 @@
+"""What is known of each engine's noise, and the survey that measures it where nothing is known yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Final
+
+from cwm.domain.engine import EngineIdentity, engine_key
+from cwm.domain.errors import CwmError
+from cwm.domain.look import Distance, distance, places_of
+from cwm.domain.noise import Noise
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Engine
+from cwm.ports.noise import NoiseRecords
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.prefix import Prefix, fitting
+
+_TENANT: Final = "cwm:noise"  # no tenant can have this name
+_TEXT: Final = "Two looks at the same keys and values differ by the shapes of their batches alone. "
+_PLACES: Final = 16
+_LOOKS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Noises:
+    """Read from the records, then updated by what this gateway sees."""
+
+    engine: Engine
+    directory: EngineDirectory
+    records: NoiseRecords
+    clock: Clock
+    _known: dict[str, Noise] = field(default_factory=dict)
+    _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+
+    async def of(self, identity: EngineIdentity) -> Noise:
+        """Without the records what this gateway has seen itself."""
+        key = engine_key(identity)
+        if key not in self._known:
+            try:
+                self._known[key] = await self.records.noise(key)
+            except CwmError:
+                return Noise()
+        return self._known[key]
+
+    async def measured(self, identity: EngineIdentity) -> Noise:
+        """The noise, measured first if nobody has: a short text is computed once and looked at :data:`_LOOKS` times."""
+        noise = await self.of(identity)
+        if noise.is_measured:
+            return noise
+        async with self._locks[engine_key(identity)]:
+            noise = await self.of(identity)
+            return noise if noise.is_measured else await self._survey(identity)
+
+    async def learn(self, identity: EngineIdentity, distances: Sequence[Distance]) -> Noise:
+        """Record how far looks at the same KV were apart."""
+        key = engine_key(identity)
+        try:
+            noise = await self.records.add_noise(key, distances, self.clock.now())
+        except CwmError:
+            noise = self._known.get(key, Noise()).plus(distances)
+        self._known[key] = noise
+        return noise
+
+    async def _survey(self, identity: EngineIdentity) -> Noise:
+        chunk = identity.chunk_size or identity.reused_block
+        ids = await self.engine.tokenize(identity.model, _TEXT, add_special_tokens=False)
+        length = _PLACES * chunk + 1
+        token_ids = fitting((ids * (length // len(ids) + 1))[:length], identity)
+        prefix = Prefix(token_ids, self.directory.clean_room(_TENANT, identity), identity)
+        await computed(self.engine.complete, prefix)
+        places = places_of(len(token_ids), chunk, _PLACES)
+        count = _LOOKS if places else 0
+        looks = [(await self.engine.look(prefix.request(), places)).look for _ in range(count)]
+        return await self.learn(identity, [distance([one], [other]) for one, other in combinations(looks, 2)])
+
+
+async def computed(complete: Callable[..., Awaitable[object]], prefix: Prefix) -> None:
+    """Have the engine compute the prefix: nothing of it is loaded, nothing stored."""
+    await complete(replace(prefix.request(), load_tokens=0, store_tokens=0))
