@@ -50,8 +50,8 @@ class Look:
 class Distance:
     """How far looks at one context are apart, over ``places`` places that they share.
 
-    ``differing``: how many places differ by more than :data:`EXACT_NATS`, ``first`` the first of them in tokens. ``largest`` and ``mean``
-    of the changes of a log-probability, in nats.
+    ``differing``: how many places differ by more than :data:`EXACT_NATS`, ``first`` the first of them in tokens, and ``agreed`` the
+    tokens before the place in front of it: up to there no place differs. ``largest`` and ``mean`` of the changes of a log-probability, in nats.
     """
 
     places: int = 0
@@ -59,6 +59,7 @@ class Distance:
     largest: float = 0.0
     mean: float = 0.0
     first: int | None = None
+    agreed: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -111,13 +112,15 @@ def _distance(changes: Iterable[tuple[int, float]]) -> Distance:
     if not changes:
         return Distance()
     differing = [place for place, change in changes if change > EXACT_NATS]
+    first = differing[0] if differing else None
     values = [change for _, change in changes]
     return Distance(
         len(changes),
         len(differing),
         round(max(values), 6),
         round(sum(values) / len(values), 6),
-        differing[0] if differing else None,
+        first,
+        max((place - 1 for place, _ in changes if first is None or place < first), default=0),
     )
 
 

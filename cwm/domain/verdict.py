@@ -82,8 +82,13 @@ class Evidence:
 
     @property
     def suspect_from(self) -> int:
-        """How many tokens of the context are in front of the first place that differs, at least 0."""
-        return max(0, (self.distance.first or 0) - 1)
+        """How many tokens of the context have right KV for certain: those before the last place in front of the first that differs.
+
+        With a canary that proves nothing the control says which differ.
+        """
+        proven = self.origin is not None and self.origin.is_proven
+        apart = self.distance if proven or self.control is None else self.control.restored
+        return apart.agreed
 
 
 def skipped(reason: str) -> Evidence:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cwm.background import BackgroundTasks
-from cwm.domain.canary import Canary, origin_of
+from cwm.domain.canary import Canary, Origin, origin_of
 from cwm.domain.look import Look, distance, few_of, places_of
 from cwm.domain.verdict import Evidence, Verification, compare, skipped
 from cwm.ports.engine import Completion, Engine
@@ -52,16 +52,21 @@ class Verify:
             return ()
         return places_of(len(prefix.token_ids), chunk_size, self.most_places)
 
-    async def record(self, prefix: Prefix, proven_tokens: int = 0) -> Recording:
+    async def record(self, prefix: Prefix, proven_tokens: int = 0, known: Canary | None = None) -> Recording:
         """Have the engine hold the whole context, which stores what is missing, and look at it.
 
-        ``proven_tokens``: of the tokens that the engine loaded, those whose verdict was good. CWM-5002 if another engine answers.
+        ``proven_tokens``: of the tokens that the engine loaded, those whose verdict was good. ``known``: the canary that there is of this KV
+        already, which proves what was loaded if it agrees. CWM-5002 if another engine answers.
         """
         answer = await self._asked(prefix)
         places = self.places(prefix)
         look = await self.look(prefix, places) if places else None
-        canary = None if look is None else Canary(look, origin_of(answer.resting_tokens, proven_tokens))
-        return Recording(answer, canary)
+        if look is None:
+            return Recording(answer, None)
+        origin = origin_of(answer.resting_tokens, proven_tokens)
+        if not origin.is_proven and known is not None and compare(known, [look]).verification.is_good:
+            origin = Origin.INHERITED
+        return Recording(answer, Canary(look, origin))
 
     async def look(self, prefix: Prefix, places: tuple[int, ...]) -> Look | None:
         """None if the engine had not all of the context in its cache any more. The request is never abandoned half-way."""

@@ -281,7 +281,8 @@ class Freeze:
 
     async def _record(self, window: Window, prefix: Prefix, proven_tokens: int) -> Recording:
         proven_tokens = proven_tokens or await proven_tokens_of(self.registry, window, prefix.token_ids)
-        return await self.verify.record(prefix, proven_tokens)
+        known = await self.registry.canary(window.tenant, window.snapshot_id, window.cache_salt)
+        return await self.verify.record(prefix, proven_tokens, known)
 
     async def _finish_or_hand_over(
         self,
