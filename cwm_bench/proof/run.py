@@ -260,7 +260,7 @@ class _Cells:
         window = self.windows[length]
         for name in {thawed_name, window.name}:
             await self._settled(name)
-            await self.agent.tool("window_delete", window_name=name, delete_blocks=True)
+            await self.agent.tool("window_delete", window_name=name, delete_blocks=True, force=True)
         self.windows[length] = await self._frozen(length)
 
     async def _settled(self, name: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from cwm.domain.canary import Canary, Origin, origin_of
+from cwm.domain.canary import Origin, origin_of
 from cwm.domain.engine import EngineIdentity, differences
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
@@ -20,7 +20,7 @@ from cwm.ports.registry import Registry
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.control import Control
 from cwm.services.kv.prefix import Prefix, fitting
-from cwm.services.kv.verify import Comparison, Verify
+from cwm.services.kv.verify import Comparison, Verify, canary_of
 from cwm.services.windows.quarantine import Quarantine
 
 ACTION: Final = "prove"
@@ -93,17 +93,19 @@ class Prove:
             return []
         await self.kv_tier.prefetch(prefix.key)
         answer = await self.engine.complete(replace(prefix.request(), tell_loaded=True))
-        look = await self.verify.look(prefix, places)
-        if look is None:
+        looks = await self.verify.looked(prefix, places)
+        if looks is None:
             self._set_aside(window)
             return []
         if origin_of(answer.resting_tokens) is Origin.COMPUTED:
             # What is stored was lost or is the engine's own: it was computed since the engine started.
-            await self.registry.record_canary(window, Canary(look, Origin.COMPUTED))
+            await self.registry.record_canary(window, canary_of(looks, Origin.COMPUTED))
             return [self._step(window, "computed by the engine itself")]
         known = await self.registry.canary(window.tenant, window.snapshot_id, window.cache_salt)
-        canary = Canary(look if known is None else known.look, Origin.UNPROVEN)
-        comparison = Comparison(Evidence(Verification.UNDECIDED, origin=Origin.UNPROVEN), (look,))
+        canary = (
+            canary_of(looks, Origin.UNPROVEN) if known is None else replace(known, origin=Origin.UNPROVEN)
+        )
+        comparison = Comparison(Evidence(Verification.UNDECIDED, origin=Origin.UNPROVEN), looks)
         evidence = await self.control(window.tenant, prefix, canary, comparison)
         if evidence.verification is Verification.MISMATCH:
             await self.quarantine(Principal(window.tenant, _SUBJECT), window, prefix, evidence)
@@ -111,7 +113,7 @@ class Prove:
         if not evidence.verification.is_good:
             self._set_aside(window)
             return []
-        await self.registry.record_canary(window, Canary(look, Origin.INHERITED))
+        await self.registry.record_canary(window, canary_of(looks, Origin.INHERITED))
         return [self._step(window, f"{evidence.verification}, compared with the context computed afresh")]
 
     def _set_aside(self, window: Window) -> None:

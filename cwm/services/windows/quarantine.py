@@ -72,7 +72,7 @@ class Quarantine:
         if intent is None:
             # The window was deleted, replaced or stored under another salt meanwhile.
             return
-        origin, sound_tokens = evidence.origin, evidence.suspect_from
+        origin, sound_tokens = evidence.origin, evidence.sound_tokens
         try:
             condemned = await self._remove(window, prefix, sound_tokens)
         except BaseException:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from cwm.background import BackgroundTasks
 from cwm.domain.audit import Severity
-from cwm.domain.canary import Canary, Origin
+from cwm.domain.canary import Origin
 from cwm.domain.engine import Difference, EngineIdentity, differences
 from cwm.domain.errors import (
     CwmError,
@@ -43,7 +43,7 @@ from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.reuse import Reuse
-from cwm.services.kv.verify import Comparison, Verify
+from cwm.services.kv.verify import Comparison, Verify, canary_of
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import scope_of_session
@@ -386,7 +386,8 @@ class Thaw:
     async def _renew_canary(self, principal: Principal, window: Window, comparison: Comparison) -> None:
         """Restored and computed KV agree, so the engine computes otherwise than it did: the look at it now is the canary from here on."""
         self.meter.event("canary_stale")
-        await self.registry.record_canary(window, Canary(comparison.looks[-1], Origin.INHERITED))
+        every, few = comparison.looks[-2:]
+        await self.registry.record_canary(window, canary_of((every, few), Origin.INHERITED))
         await self.journal.note(
             principal,
             "window.canary_stale",
