@@ -21,5 +21,6 @@ def load(name: str) -> Any:
 
 chunk_seal = load("chunk_seal")
 deployment = load("deployment")
+held_blocks = load("held_blocks")
 turn_ids = load("turn_ids")
 weights = load("weights")

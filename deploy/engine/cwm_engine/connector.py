@@ -17,6 +17,8 @@ another deployment, or other weights, neither loads nor stores. ``"cwm.tell_weig
 ``"cwm.weights"`` and ``"cwm.deployment"`` of the response. Weights in no local folder have no digest, and requests are not
 checked then.
 
+Blocks that LMCache's server has still to read are held (``cwm_engine.held_blocks``).
+
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_engine.connector"``. The class keeps the name of its base
 because both vLLM and LMCache look connectors up by that name.
 """
@@ -27,9 +29,13 @@ from typing import Any
 
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as _Stock
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
+from lmcache.v1.multiprocess.transfer_context.worker_transfer import _resolve_mode
+from lmcache.v1.multiprocess.transfer_mode import MPTransferMode
+from lmcache.v1.platform import get_device_spec
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
 from cwm_engine.deployment import deployment_digest
+from cwm_engine.held_blocks import HeldBlocks, OpenStores, SettledStores
 from cwm_engine.seeded_sampling import sample_with_seeds
 from cwm_engine.short_spin import spin_shortly
 from cwm_engine.weights import weights_digest
@@ -41,6 +47,7 @@ _FAILED = "cwm.failed_tokens"
 _WEIGHTS = "cwm.weights"
 _DEPLOYMENT = "cwm.deployment"
 _REPORT_WEIGHTS = "cwm.tell_weights"
+_MODE = "lmcache.mp.mp_transfer_mode"
 
 
 class _Ledger:
@@ -92,6 +99,49 @@ class LMCacheMPConnector(_Stock):
         scheduler = role == KVConnectorRole.SCHEDULER
         self._weights = weights_digest(vllm_config.model_config) if scheduler else None
         self._deployment = deployment_digest(vllm_config, self._weights)
+        self._held: HeldBlocks | None = None
+        self._open: OpenStores | None = None
+        if _reads_after_steps(vllm_config) and not self.lazy_offload:
+            if scheduler:
+                workers = vllm_config.parallel_config.world_size
+                chunk_tokens = self.scheduler_adapter.lmcache_tokens_per_chunk
+                self._held = HeldBlocks(workers, self._group_tokens_per_block, chunk_tokens)
+            else:
+                self._open = OpenStores(self.worker_adapter)
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        if self._held is not None:
+            self._held.bind(kv_cache_manager)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        if self._held is None:
+            return super().build_connector_meta(scheduler_output)
+        can_store = self._can_store
+        # Without room no store is made; its tokens stay to be stored with a later step.
+        self._can_store = can_store and self._held.has_room()
+        try:
+            metadata = super().build_connector_meta(scheduler_output)
+        finally:
+            self._can_store = can_store
+        self._held.hold(metadata, self.request_trackers)
+        # LMCache would have the step wait for the stores of preempted requests, however long its server takes.
+        metadata.need_flush_before_forward = False
+        return metadata
+
+    def wait_for_save(self) -> None:
+        if self._open is None:
+            super().wait_for_save()
+            return
+        self._open.begin(getattr(self._get_connector_metadata(), "holds", {}))
+        super().wait_for_save()
+        self._open.end()
+
+    def build_connector_worker_meta(self) -> Any:
+        return super().build_connector_worker_meta() if self._open is None else self._open.take()
+
+    def has_pending_push_work(self) -> bool:
+        return super().has_pending_push_work() or (self._held is not None and self._held.is_waiting())
 
     def on_new_request(self, request: Any) -> None:
         # The stock connector may start its lookup here, without the limit.
@@ -161,6 +211,9 @@ class LMCacheMPConnector(_Stock):
     def update_connector_output(self, connector_output: Any) -> None:
         """Filter the reports. The scheduler calls this just before it acts on them."""
         super().update_connector_output(connector_output)
+        report = connector_output.kv_connector_worker_meta
+        if self._held is not None and isinstance(report, SettledStores):
+            self._held.settle(report)
         self._note_failed(connector_output.invalid_block_ids or set())
         # Received first: for a request in both lists, the first report frees it, and the second must be dropped.
         connector_output.finished_recving = self._requests.received(connector_output.finished_recving)
@@ -174,6 +227,16 @@ class LMCacheMPConnector(_Stock):
                 for request_id, tracker in self.request_trackers.items()
                 if any(not invalid_block_ids.isdisjoint(ids) for ids in tracker.allocated_block_ids.values())
             }
+
+
+def _reads_after_steps(vllm_config: Any) -> bool:
+    """Whether blocks of a store may be read after the step that submitted it. Engine-driven on a CPU, the worker copies in the step."""
+    device = vllm_config.device_config.device_type
+    mode = _resolve_mode(vllm_config.kv_transfer_config.get_from_extra_config(_MODE, None))
+    if mode is MPTransferMode.AUTO:
+        spec = get_device_spec(device)
+        mode = MPTransferMode.ENGINE_DRIVEN if spec is None else spec.default_mp_transfer_mode()
+    return device != "cpu" or mode is MPTransferMode.LMCACHE_DRIVEN
 
 
 def _load_limit(request: Any) -> int | None:
