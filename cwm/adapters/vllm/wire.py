@@ -31,6 +31,9 @@ _COUNTED: Final = (
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
 _FAILED: Final = "cwm.failed_tokens"
+_RESTING: Final = "cwm.resting_tokens"
+_DROP: Final = "cwm.drop_after"
+_DROPPED: Final = "cwm.dropped_blocks"
 _REPORT_LOADED: Final = "cwm.tell_loaded"
 _WEIGHTS: Final = "cwm.weights"
 _DEPLOYMENT: Final = "cwm.deployment"
@@ -56,6 +59,7 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         _LOAD_LIMIT: generation.load_tokens,
         _STORE_LIMIT: generation.store_tokens,
         _REPORT_LOADED: generation.tell_loaded or None,
+        _DROP: generation.drop_after,
         _WEIGHTS: generation.weights or None,
         _REPORT_WEIGHTS: not stream or None,
     }
@@ -84,6 +88,8 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         fingerprint=transfer.get(_DEPLOYMENT) or answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
         loaded_tokens=transfer.get(_LOADED),
+        resting_tokens=transfer.get(_RESTING),
+        dropped_blocks=transfer.get(_DROPPED),
         weights=transfer.get(_WEIGHTS),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()

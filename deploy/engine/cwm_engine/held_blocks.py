@@ -29,6 +29,21 @@ UNWELL_SECONDS = 30.0
 AWAKE_SECONDS = 60.0
 """As long, an idle vLLM keeps looking for answers. Later it looks with its next request."""
 _NULL = 0
+_MODE = "lmcache.mp.mp_transfer_mode"
+
+
+def reads_after_steps(vllm_config: Any) -> bool:
+    """Whether blocks of a store may be read after the step that submitted it. Engine-driven on a CPU, the worker copies in the step."""
+    from lmcache.v1.multiprocess.transfer_context.worker_transfer import _resolve_mode
+    from lmcache.v1.multiprocess.transfer_mode import MPTransferMode
+    from lmcache.v1.platform import get_device_spec
+
+    device = vllm_config.device_config.device_type
+    mode = _resolve_mode(vllm_config.kv_transfer_config.get_from_extra_config(_MODE, None))
+    if mode is MPTransferMode.AUTO:
+        spec = get_device_spec(device)
+        mode = MPTransferMode.ENGINE_DRIVEN if spec is None else spec.default_mp_transfer_mode()
+    return device != "cpu" or mode is MPTransferMode.LMCACHE_DRIVEN
 
 
 class SettledStores:
