@@ -19,6 +19,7 @@ def load(name: str) -> Any:
     return module
 
 
+adapter_keys = load("adapter_keys")
 block_chains = load("block_chains")
 chunk_seal = load("chunk_seal")
 deployment = load("deployment")

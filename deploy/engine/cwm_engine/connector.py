@@ -23,6 +23,8 @@ another deployment, or other weights, neither loads nor stores. ``"cwm.tell_weig
 ``"cwm.weights"`` and ``"cwm.deployment"`` of the response. Weights in no local folder have no digest, and requests are not
 checked then.
 
+A LoRA adapter's digest is part of LMCache's keys where CWM did not derive the salt (``cwm_engine.adapter_keys``).
+
 Blocks that LMCache's server has still to read are held (``cwm_engine.held_blocks``).
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_engine.connector"``. The class keeps the name of its base
@@ -37,6 +39,7 @@ from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as 
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
+from cwm_engine.adapter_keys import AdapterKeys
 from cwm_engine.block_chains import BlockChains
 from cwm_engine.deployment import deployment_digest
 from cwm_engine.held_blocks import HeldBlocks, OpenStores, SettledStores, reads_after_steps
@@ -111,6 +114,7 @@ class LMCacheMPConnector(_Stock):
         self._loaded = LoadedBlocks(self._group_tokens_per_block)
         self._chains = BlockChains(self._group_tokens_per_block)
         self._dropped: dict[str, int] = {}
+        self._adapters = AdapterKeys()
         if reads_after_steps(vllm_config) and not self.lazy_offload:
             if scheduler:
                 workers = vllm_config.parallel_config.world_size
@@ -204,6 +208,7 @@ class LMCacheMPConnector(_Stock):
 
     def _get_or_create_request_tracker(self, request: Any) -> Any:
         tracker = super()._get_or_create_request_tracker(request)
+        tracker.cache_salt = self._salt(request) or ""
         if self._expects_others(request):
             tracker.max_offload_tokens = 0
         return tracker
@@ -212,7 +217,13 @@ class LMCacheMPConnector(_Stock):
         """The tokens that the request may load; None for no limit."""
         return 0 if self._expects_others(request) else _load_limit(request)
 
+    def _salt(self, request: Any) -> str | None:
+        return self._adapters.salt(request.cache_salt or "", request.lora_request)
+
     def _expects_others(self, request: Any) -> bool:
+        """Whether the KV that LMCache has, or that the request computes, may be of other weights than it says."""
+        if self._salt(request) is None:
+            return True
         expected = _params(request).get(_WEIGHTS)
         return bool(self._weights and expected and expected not in {self._weights, self._deployment})
 
