@@ -32,10 +32,10 @@ _COUNTED: Final = (
 # ``kv_transfer_params``: of deploy/engine/cwm_engine/connector.py (request and response), and of LMCache itself.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
+_FAILED: Final = "cwm.failed_tokens"
 _RESTING: Final = "cwm.resting_tokens"
 _DROP_AFTER: Final = "cwm.drop_after"
 _DROPPED: Final = "cwm.dropped_blocks"
-_FAILED: Final = "cwm.failed_tokens"
 _REPORT_LOADED: Final = "cwm.tell_loaded"
 _WEIGHTS: Final = "cwm.weights"
 _DEPLOYMENT: Final = "cwm.deployment"
