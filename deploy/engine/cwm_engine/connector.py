@@ -17,6 +17,8 @@ another deployment, or other weights, neither loads nor stores. ``"cwm.tell_weig
 ``"cwm.weights"`` and ``"cwm.deployment"`` of the response. Weights in no local folder have no digest, and requests are not
 checked then.
 
+Where vLLM's prefix cache is off, or its block does not divide LMCache's chunk, nothing is loaded or stored: :mod:`cwm_engine.closed_connector`.
+
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_engine.connector"``. The class keeps the name of its base
 because both vLLM and LMCache look connectors up by that name.
 """
@@ -29,6 +31,7 @@ from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as 
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
+from cwm_engine.closed_connector import ClosedConnector, why_closed
 from cwm_engine.deployment import deployment_digest
 from cwm_engine.seeded_sampling import sample_with_seeds
 from cwm_engine.short_spin import spin_shortly
@@ -80,6 +83,11 @@ class _Ledger:
 
 class LMCacheMPConnector(_Stock):
     """The stock connector with filtered reports and limited loads. Runs in the scheduler and in every worker."""
+
+    def __new__(cls, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> Any:
+        """Where no KV may be reused, a :class:`ClosedConnector`."""
+        reason = why_closed(vllm_config, role, kv_cache_config)
+        return ClosedConnector(vllm_config, role, kv_cache_config, reason) if reason else super().__new__(cls)
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         self._requests = _Ledger()
