@@ -62,7 +62,9 @@ class Completion:
     ``cached_tokens`` counts prompt tokens that were not computed (the engine's own count). ``ttft_ms`` is None when
     the engine does not report it. ``loaded_tokens`` counts those of the cached tokens that came from the cache
     beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
-    these. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
+    these. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``no_reuse`` is a sentence that says why
+    the engine neither stores nor loads KV, empty where it does or does not say; such an engine is attached to no cache, and says itself
+    what that reports of others: ``block_size`` in tokens, and ``world_size``. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
     asked for ``logprobs``.
     """
 
@@ -76,6 +78,9 @@ class Completion:
     loaded_tokens: int | None = None
     weights: str | None = None
     top: tuple[Mapping[int, float], ...] = ()
+    no_reuse: str = ""
+    block_size: int | None = None
+    world_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

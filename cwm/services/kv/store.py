@@ -106,7 +106,7 @@ class Store:
         ``first``, a longer request over the same prefix, is sent to its engine; its answer is returned. CWM-4001.
         """
         answer = await self._ask(prefix, first or prefix.request())
-        if prefix.chunk_count == 0:
+        if prefix.chunk_count == 0 or elsewhere.chunk_count == 0:
             return Prefetched(0, 0), answer
         await self._wait_for_stores(prefix)
         prefetch = await self.kv_tier.prefetch(elsewhere.key)

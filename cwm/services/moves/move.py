@@ -230,7 +230,7 @@ class Move:
         else:
             cargo = await self._from_source(replace(there, identity=source), there)
         await on_step("replays the canary" if cargo.canary else "restores")
-        receipt = await self._restored(session, there, cargo, answered=source is not None)
+        receipt = await self._restored(session, there, cargo, source)
         last = await self.current.unmoved(session)
         if last is None or last.id != turn.id:
             raise TurnInFlightError(
@@ -269,18 +269,20 @@ class Move:
         """Load what the shared tiers have; nobody can store the rest."""
         prefetch = await self.kv_tier.prefetch(there.key) if there.chunk_count else Prefetched(0, 0)
         canary = None
-        if self.verify.token_count:
+        if self.verify.token_count and not there.identity.no_reuse:
             canary = await self.registry.canary(session.tenant, digest(there.token_ids), there.cache_salt)
         return _Cargo(prefetch, canary, "window" if canary else None)
 
-    async def _restored(self, session: Session, there: Prefix, cargo: _Cargo, *, answered: bool) -> Moved:
+    async def _restored(
+        self, session: Session, there: Prefix, cargo: _Cargo, source: EngineIdentity | None
+    ) -> Moved:
         """Have the target restore the context and go on from it as the canary says. CWM-5002 if it goes on otherwise."""
         canary, counters = cargo.canary, await self.origins.before(there.identity)
         replay = None if canary is None else self.verify.request(there, len(canary.token_ids))
         request = replace(replay or there.request(), tell_loaded=True)
         answer = await self.engine.complete(request)
         self.directory.confirm(there.identity, answer)
-        evidence = Evidence(Verification.SKIPPED, reason=self._why_unproven(session, answered=answered))
+        evidence = Evidence(Verification.SKIPPED, reason=self._why_unproven(session, there.identity, source))
         if canary is not None and replay is not None:
             evidence = compare(canary, canary_of(answer), self.verify.tolerance)
         self.journal.meter.event(f"move_{evidence.verification}")
@@ -303,15 +305,17 @@ class Move:
             blocks_total=there.chunk_count,
             evidence=evidence,
             canary_of=cargo.canary_of,
-            source_answered=answered,
+            source_answered=source is not None,
         )
 
-    def _why_unproven(self, session: Session, *, answered: bool) -> str:
+    def _why_unproven(self, session: Session, target: EngineIdentity, source: EngineIdentity | None) -> str:
         if self.verify.token_count == 0:
             return "switched off"
+        if reason := target.no_reuse or (source.no_reuse if source else ""):
+            return reason
         if session.engine is None:
             return "it is not known which engine served the session"
-        return "the context is too short or too long" if answered else "the source did not answer"
+        return "the context is too short or too long" if source else "the source did not answer"
 
     async def _switch(self, session: Session, engine: str) -> None:
         settled_engine = await self.registry.settle_session(session, engine, session.engine)

@@ -125,7 +125,7 @@ class Quarantine:
             salt,
             identity,
             self.journal.clock.now(),
-            pinned=window.retention is Retention.GUARANTEED,
+            pinned=window.retention is Retention.GUARANTEED and identity.stored_chunk is not None,
             debt=debt_of(old_prefix, pinned=window.pinned, hashes=hashes),
         )
         if renewed is None:

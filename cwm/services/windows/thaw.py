@@ -45,7 +45,7 @@ from cwm.services.sessions.end_session import EndSession
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Template, template_from
 from cwm.services.windows.quarantine import Quarantine
-from cwm.services.windows.receipt import Receipt, warning_of
+from cwm.services.windows.receipt import Receipt, is_partial, warning_of
 
 _TOKEN_FIXES: Final = {
     "tokenizer_digest": ("tokenizer", "Serve the model with the tokenizer it had and thaw again."),
@@ -259,10 +259,12 @@ class Thaw:
         session = await self._open(
             principal, window, intent, template, snapshot.token_ids, salt_scope, circle, identity
         )
-        warning = warning_of(window, prefix, receipt)
-        if warning is not None:
+        partial = is_partial(window, prefix, receipt)
+        if partial:
             self.meter.event("thaw_partial")
-        return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
+        return Thawed(
+            session, window, round(elapsed_ms), partial, receipt, warning_of(window, prefix, receipt)
+        )
 
     def _count(self, principal: Principal, receipt: Receipt) -> None:
         self.reuse.thaw(
@@ -325,8 +327,10 @@ class Thaw:
         verify: bool,
     ) -> tuple[Canary | None, Evidence]:
         """Replay the canary of the window's KV, or give the reason why nothing was verified."""
-        if not verify or self.verify.token_count == 0:
-            return None, Evidence(Verification.SKIPPED, reason="switched off")
+        is_on = verify and self.verify.token_count > 0
+        if not is_on or prefix.identity.no_reuse:
+            reason = prefix.identity.no_reuse if is_on else "switched off"
+            return None, Evidence(Verification.SKIPPED, reason=reason)
         if any(not change.changes_tokens for change in changes):
             return None, Evidence(Verification.SKIPPED, reason="another engine froze the window")
         if answer.cached_tokens == 0:
