@@ -383,7 +383,8 @@ class LocalStack:
     async def _warm_up(self, engine: StackEngine) -> None:
         reason = await self._health.warm_up(engine.vllm_url, engine.model_name, self.chunk_size)
         if reason and reason != self.no_reuse(engine):
-            self._report(f"{engine.name}: {reason}" if self.plan.others else reason)
+            which = f"{engine.name}: " if self.plan.others else ""
+            self._report(f"{which}{reason} Windows keep their tokens, a thaw computes their KV again.")
         self._no_reuse[engine.plan.number] = reason
 
     async def _is_connected(self, engine: StackEngine) -> bool:

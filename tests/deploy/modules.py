@@ -21,5 +21,6 @@ def load(name: str) -> Any:
 
 chunk_seal = load("chunk_seal")
 deployment = load("deployment")
+reuse = load("reuse")
 turn_ids = load("turn_ids")
 weights = load("weights")
