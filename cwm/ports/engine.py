@@ -67,7 +67,9 @@ class Completion:
     beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
     these. ``resting_tokens``, told with them: the prompt's KV up to that token came from a load, this request's or an earlier one's, or was
     computed on top of one; 0 if all was computed since the engine started. ``dropped_blocks`` is what ``drop_after`` dropped; None when the engine does
-    not say. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
+    not say. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``no_reuse`` is a sentence that says why
+    the engine neither stores nor loads KV, empty where it does or does not say; such an engine is attached to no cache, and says itself
+    what that reports of others: ``block_size`` in tokens, and ``world_size``. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
     asked for ``logprobs``.
     """
 
@@ -83,6 +85,9 @@ class Completion:
     dropped_blocks: int | None = None
     weights: str | None = None
     top: tuple[Mapping[int, float], ...] = ()
+    no_reuse: str = ""
+    block_size: int | None = None
+    world_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

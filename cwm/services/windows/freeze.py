@@ -161,7 +161,10 @@ class Freeze:
     ) -> tuple[Window, Intent] | None:
         """The window as the current engine can store it: under that engine's salt. None if another gateway changed it."""
         identity = await self.directory.like(window.identity, window.tenant)
-        if not differences(window.identity, identity):
+        reuses = identity.stored_chunk is not None
+        if not differences(window.identity, identity) and reuses == (
+            window.identity.stored_chunk is not None
+        ):
             return window, intent
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
         pending = await self.registry.store_again(
@@ -170,7 +173,7 @@ class Freeze:
             salt,
             identity,
             self.clock.now(),
-            pinned=window.pinned,
+            pinned=window.pinned and reuses,
             debt=_pin_of(window, token_ids),
         )
         if pending is None:

@@ -50,7 +50,7 @@ from cwm.services.sessions.open_session import scope_of_session
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Template, template_from
 from cwm.services.windows.quarantine import Quarantine
-from cwm.services.windows.receipt import Receipt, warning_of
+from cwm.services.windows.receipt import Receipt, is_partial, warning_of
 
 _TOKEN_FIXES: Final = {
     "tokenizer_digest": ("tokenizer", "Serve the model with the tokenizer it had and thaw again."),
@@ -278,10 +278,12 @@ class Thaw:
             circle,
             identity,
         )
-        warning = warning_of(window, prefix, receipt)
-        if warning is not None:
+        partial = is_partial(window, prefix, receipt)
+        if partial:
             self.meter.event("thaw_partial")
-        return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
+        return Thawed(
+            session, window, round(elapsed_ms), partial, receipt, warning_of(window, prefix, receipt)
+        )
 
     def _count(self, principal: Principal, receipt: Receipt) -> None:
         self.reuse.thaw(
@@ -375,6 +377,8 @@ class Thaw:
     ) -> str:
         if not verify or self.verify.most_places == 0:
             return "switched off"
+        if prefix.identity.no_reuse:
+            return prefix.identity.no_reuse
         if any(not change.changes_tokens for change in changes):
             return "another engine froze the window"
         if answer.cached_tokens == 0:

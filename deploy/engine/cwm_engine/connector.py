@@ -26,6 +26,7 @@ checked then.
 A LoRA adapter's digest is part of LMCache's keys where CWM did not derive the salt (``cwm_engine.adapter_keys``).
 
 Blocks that LMCache's server has still to read are held (``cwm_engine.held_blocks``).
+Where vLLM's prefix cache is off, or its block does not divide LMCache's chunk, nothing is loaded or stored: :mod:`cwm_engine.closed_connector`.
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_engine.connector"``. The class keeps the name of its base
 because both vLLM and LMCache look connectors up by that name.
@@ -41,6 +42,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
 from cwm_engine.adapter_keys import AdapterKeys
 from cwm_engine.block_chains import BlockChains
+from cwm_engine.closed_connector import ClosedConnector, why_closed
 from cwm_engine.deployment import deployment_digest
 from cwm_engine.held_blocks import HeldBlocks, OpenStores, SettledStores, reads_after_steps
 from cwm_engine.loaded_blocks import LoadedBlocks
@@ -97,6 +99,11 @@ class _Ledger:
 
 class LMCacheMPConnector(_Stock):
     """The stock connector with filtered reports and limited loads. Runs in the scheduler and in every worker."""
+
+    def __new__(cls, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> Any:
+        """Where no KV may be reused, a :class:`ClosedConnector`."""
+        reason = why_closed(vllm_config, role, kv_cache_config)
+        return ClosedConnector(vllm_config, role, kv_cache_config, reason) if reason else super().__new__(cls)
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         self._requests = _Ledger()

@@ -71,6 +71,18 @@ def test_an_answer_tells_what_its_prompt_rests_on_and_what_was_dropped() -> None
     assert (done.loaded_tokens, done.resting_tokens, done.dropped_blocks) == (0, 64, 3)
 
 
+async def test_an_engine_that_reuses_no_kv_says_why_and_what_its_blocks_are() -> None:
+    answer = {
+        "choices": [{"text": "on", "token_ids": [7], "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 3},
+    }
+    plain = wire.completion(answer)
+    assert (plain.no_reuse, plain.block_size, plain.world_size) == ("", None, None)
+    told = {"cwm.no_reuse": "Nothing is stored.", "cwm.block_size": 16, "cwm.world_size": 2}
+    closed = wire.completion({**answer, "kv_transfer_params": told})
+    assert (closed.no_reuse, closed.block_size, closed.world_size) == ("Nothing is stored.", 16, 2)
+
+
 async def test_a_streamed_completion_brings_the_same(engine: VllmEngine) -> None:
     deltas = [delta async for delta in engine.stream(GENERATION)]
     assert "".join(d.text for d in deltas) == "once upon a time"
