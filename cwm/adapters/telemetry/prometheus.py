@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from cwm.adapters.telemetry.described import Described, described
 from cwm.adapters.telemetry.requests import RequestMetrics
 from cwm.adapters.telemetry.standing import StandingCollector
-from cwm.domain.canary import Verification
+from cwm.domain.verdict import Verification
 from cwm.ports.meter import Observed, Sample
 
 _BUCKETS_MS: Final = (
