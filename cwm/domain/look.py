@@ -50,8 +50,8 @@ class Look:
 class Distance:
     """How far looks at one context are apart, over ``places`` places that they share.
 
-    ``differing``: how many places differ by more than :data:`EXACT_NATS`, ``first`` the first of them in tokens. ``largest`` and ``mean``
-    of the changes of a log-probability, in nats.
+    ``differing``: how many places differ by more than :data:`EXACT_NATS`, ``first`` the first of them in tokens, ``sound`` the last place
+    before that, 0 if there is none. ``largest`` and ``mean`` of the changes of a log-probability, in nats.
     """
 
     places: int = 0
@@ -59,6 +59,7 @@ class Distance:
     largest: float = 0.0
     mean: float = 0.0
     first: int | None = None
+    sound: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -112,12 +113,14 @@ def _distance(changes: Iterable[tuple[int, float]]) -> Distance:
         return Distance()
     differing = [place for place, change in changes if change > EXACT_NATS]
     values = [change for _, change in changes]
+    first = differing[0] if differing else None
     return Distance(
         len(changes),
         len(differing),
         round(max(values), 6),
         round(sum(values) / len(values), 6),
-        differing[0] if differing else None,
+        first,
+        max((place for place, _ in changes if first is not None and place < first), default=0),
     )
 
 

@@ -82,8 +82,12 @@ class Evidence:
 
     @property
     def suspect_from(self) -> int:
-        """How many tokens of the context are in front of the first place that differs, at least 0."""
-        return max(0, (self.distance.first or 0) - 1)
+        """How many leading tokens are right: the whole chunks before the last place in front of the first that differs.
+
+        What differs at a place may be any chunk since the place before. An unproven canary shows nothing to be right.
+        """
+        is_proven = self.origin is not None and self.origin.is_proven
+        return max(0, self.distance.sound - 1) if is_proven else 0
 
 
 def skipped(reason: str) -> Evidence:
