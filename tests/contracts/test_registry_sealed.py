@@ -18,8 +18,9 @@ from cwm.adapters.sql.tables.columns import metadata
 from cwm.adapters.sql.tables.sessions import snapshots
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.canary import Canary
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.errors import CwmError, StorageCorruptionError, StorageKeyError
+from cwm.domain.look import Look
 from cwm.domain.messages import message_of
 from cwm.domain.prefix import digest, pack
 from cwm.domain.turn import Profile, Turn, TurnParts
@@ -33,7 +34,7 @@ SAID: Final = message_of({"role": "user", "content": "My colour is heliotrope."}
 REPLY: Final = message_of({"role": "assistant", "content": "I keep it."})
 PROFILE: Final = Profile("digest of the system text", "digest of the tools")
 CHAIN: Final = "digest of what was said so far"
-CANARY: Final = Canary((41, 42), ({41: -0.1}, {42: -0.2}))
+CANARY: Final = Canary(Look((33, 65), ({41: -0.1}, {42: -0.2})), Origin.INHERITED)
 
 
 def opened(database: Database, *keys: str) -> SqlRegistry:
@@ -120,7 +121,7 @@ async def tells(database: Database) -> set[str]:
         "chain": CHAIN,
         "old message": "digest of an old one",
         "new message": "digest of a new one",
-        "canary": "token_ids",
+        "canary": "places",
         "compressed": repr(b"\x28\xb5\x2f\xfd")[2:-1],
         "tokens": repr(pack(IDS[:4]))[2:-1],
         "words": "heliotrope",

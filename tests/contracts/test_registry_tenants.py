@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.errors import CwmError
 from cwm.domain.intent import Debt
 from cwm.domain.keep import TreeLimit
+from cwm.domain.look import Look
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
@@ -40,6 +42,7 @@ _SECRET: Final = "of-the-other-tenant"
 _IDS_OF_B: Final = (*IDS, 4242)
 _NAMES: Final = ("w1", "w2")
 _MESSAGE: Final = Message("m", {"of": "this tenant"})
+_CANARY: Final = Canary(Look((33,), ({7: -0.25},)), Origin.COMPUTED)
 _DEBT: Final = Debt("/models/tiny", 1, 32, len(IDS), pinned=True, hashes=("aa",))
 
 Call: TypeAlias = Callable[[Registry, str, str], Awaitable[Any]]
@@ -120,6 +123,9 @@ _CALLS: Final[dict[str, Call]] = {
     "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),
     "finish_freeze": lambda r, t, n: r.finish_freeze(_of(t, n), stored("aa"), LATER),
     "canary": lambda r, t, n: r.canary(t, digest(IDS), f"salt-of-{t}"),
+    "record_canary": lambda r, t, n: r.record_canary(_of(t, n), _CANARY),
+    "doubt_windows": lambda r, t, n: r.doubt_windows(_of(t, n), ["aa", "bb"]),
+    "set_apart": lambda r, t, n: r.set_apart(a_session(f"of-{n}", t), f"session:of-{n}"),
     "store_again": lambda r, t, n: r.store_again(
         a_window(n, t, session_id=f"of-{n}"),
         "shared",

@@ -1,34 +1,151 @@
-"""What every registry owes: canaries, windows that are stored again, scopes that are left."""
+"""What every registry owes: canaries and their origins, windows that are doubted or stored again, scopes that are left."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
+from sqlalchemy import update
 
-from cwm.domain.canary import Canary
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.tables.sessions import canaries
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.intent import Debt, Operation
+from cwm.domain.look import Look
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery, SessionState
-from cwm.domain.window import Durability
+from cwm.domain.window import Durability, Window
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDS, LATER, a_session, a_window, clone, freeze, remove, stored
+from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, clone, freeze, remove, stored
 
-CANARY = Canary((7, 8), ({7: -0.25, 9: -3.5}, {8: -0.5}))
+CANARY = Canary(Look((33, 65), ({7: -0.25, 9: -3.5}, {8: -0.5})), Origin.COMPUTED)
+OTHER = Canary(Look((33,), ({7: -0.75},)), Origin.INHERITED)
 
 
-async def sung(registry: Registry, name: str = "w1") -> str:
-    """A window with a canary; its snapshot's id."""
-    window = a_window(name, session_id=f"of-{name}")
-    await registry.add_session(a_session(f"of-{name}"), IDS)
-    await registry.begin_freeze(window, IDS, 0)
-    await registry.finish_freeze(window, stored("aa"), LATER, CANARY)
-    return window.snapshot_id
+async def with_canary(
+    registry: Registry,
+    name: str = "w1",
+    *hashes: str,
+    canary: Canary = CANARY,
+    ids: tuple[int, ...] = IDS,
+    tenant: str = "acme",
+    at: datetime = LATER,
+) -> Window:
+    """A durable window with a canary, of a session of its own."""
+    window = a_window(
+        name, tenant, session_id=f"of-{name}", snapshot_id=digest(ids), token_count=len(ids), created_at=at
+    )
+    await registry.add_session(a_session(f"of-{name}", tenant, token_count=len(ids)), ids)
+    await registry.begin_freeze(window, ids, 0)
+    return await registry.finish_freeze(window, stored(*(hashes or ("aa",))), LATER, canary)
+
+
+async def canary_of(registry: Registry, window: Window) -> Canary | None:
+    return await registry.canary(window.tenant, window.snapshot_id, window.cache_salt)
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+async def test_a_canary_comes_back_with_its_origin(registry: Registry, origin: Origin) -> None:
+    canary = replace(CANARY, origin=origin)
+    assert await canary_of(registry, await with_canary(registry, canary=canary)) == canary
+
+
+async def test_a_canary_of_an_earlier_version_is_none(registry: Registry, database: Database) -> None:
+    """It has tokens that were decoded after the context; the window is there to be proven again."""
+    window = await with_canary(registry)
+    old = {"token_ids": [7, 8], "top": [{"7": -0.25}, {"8": -0.5}]}
+    row = update(canaries).where(canaries.c.tenant == "acme").values(content=old, origin=None)
+    await database.write(lambda connection: connection.execute(row))
+    assert await canary_of(registry, window) is None
+    assert await registry.unproven_windows_of_every_tenant(10) == [window]
+    assert await registry.record_canary(window, OTHER)
+    assert await canary_of(registry, window) == OTHER
+
+
+async def test_a_canary_that_is_recorded_anew_replaces_the_one_before_for_clones_too(
+    registry: Registry,
+) -> None:
+    window = await with_canary(registry)
+    copy = await clone(registry, window, "w2")
+    assert await registry.record_canary(copy, OTHER)
+    assert await canary_of(registry, window) == await canary_of(registry, copy) == OTHER
+
+
+async def test_no_canary_is_recorded_for_a_window_that_is_gone_or_under_another_salt(
+    registry: Registry,
+) -> None:
+    window = await with_canary(registry)
+    assert not await registry.record_canary(replace(window, name="nobody"), OTHER)
+    assert not await registry.record_canary(replace(window, cache_salt="another"), OTHER)
+    assert await canary_of(registry, window) == CANARY
+    await remove(registry, "w1")
+    assert not await registry.record_canary(window, OTHER)
+    assert await canary_of(registry, window) is None
+
+
+async def test_windows_that_share_doubted_chunks_are_unproven_and_others_keep_their_proof(
+    registry: Registry,
+) -> None:
+    """Those under another salt, or of another tenant, have chunks of the same names and other KV."""
+    window = await with_canary(registry, "w1", "aa", "bb", "cc")
+    beside = await with_canary(registry, "w2", "aa", "bb", "dd", ids=(*IDS, 1))
+    apart = await with_canary(registry, "w3", "aa", ids=(*IDS, 2))
+    others = await with_canary(registry, "w4", "aa", "bb", "cc", tenant="rivals")
+    for each in (window, beside, apart, others):
+        await registry.proven(each, LATER)
+
+    assert await registry.doubt_windows(window, ["bb", "cc"]) == ["w2"]
+
+    found = [await canary_of(registry, each) for each in (window, beside, apart, others)]
+    assert [canary.origin for canary in found if canary] == [Origin.UNPROVEN] * 2 + [Origin.COMPUTED] * 2
+    assert [canary.look for canary in found if canary] == [CANARY.look] * 4
+    now = [await registry.window(each.tenant, each.name) for each in (window, beside, apart, others)]
+    assert [each.proven_at for each in now if each] == [None, None, LATER, LATER]
+    assert {each.name for each in await registry.unproven_windows_of_every_tenant(10)} == {"w1", "w2"}
+
+
+async def test_chunks_that_nobody_refers_to_make_no_window_doubtful(registry: Registry) -> None:
+    window = await with_canary(registry, "w1", "aa")
+    assert await registry.doubt_windows(window, ["zz"]) == []
+    assert await registry.doubt_windows(window, []) == []
+    assert await canary_of(registry, window) == CANARY
+
+
+async def test_unproven_windows_are_the_durable_ones_with_chunks_and_no_proven_canary_the_newest_first(
+    registry: Registry,
+) -> None:
+    unproven = replace(CANARY, origin=Origin.UNPROVEN)
+    await with_canary(registry, "computed", ids=(*IDS, 1))
+    await with_canary(registry, "inherited", ids=(*IDS, 2), canary=OTHER)
+    await with_canary(registry, "older", ids=(*IDS, 3), canary=unproven, at=NOW)
+    await with_canary(registry, "newer", ids=(*IDS, 4), canary=unproven, tenant="rivals")
+    await freeze(registry, "none", "aa", ids=(*IDS, 5), created_at=NOW - timedelta(days=1))
+    await freeze(registry, "short", ids=(*IDS, 6))
+    await registry.add_session(a_session("of-pending"), IDS)
+    await registry.begin_freeze(a_window("pending", session_id="of-pending"), IDS, 0)
+    due = await registry.unproven_windows_of_every_tenant(10)
+    assert [window.name for window in due] == ["newer", "older", "none"]
+    assert [window.name for window in await registry.unproven_windows_of_every_tenant(2)] == [
+        "newer",
+        "older",
+    ]
+
+
+async def test_a_session_that_is_set_apart_goes_on_under_a_scope_of_its_own(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.add_session(a_session("s2"), IDS)
+    assert await registry.set_apart(a_session(), "session:s1")
+    scopes = [await registry.session("acme", name) for name in ("s1", "s2")]
+    assert [session.salt_scope for session in scopes if session] == ["session:s1", "acme"]
+    assert not await registry.set_apart(a_session("nobody"), "session:nobody")
+    assert not await registry.set_apart(a_session(created_at=LATER), "session:another")
+    assert await registry.current_scope("acme", "acme") == "acme", "the tenant's is still in force"
 
 
 async def test_a_canary_comes_back_for_its_tokens_and_salt_alone(registry: Registry) -> None:
-    snapshot = await sung(registry)
+    snapshot = (await with_canary(registry)).snapshot_id
     assert await registry.canary("acme", snapshot, "salt-of-acme") == CANARY
     assert await registry.canary("acme", snapshot, "another") is None
     assert await registry.canary("acme", "another", "salt-of-acme") is None
@@ -41,9 +158,8 @@ async def test_a_window_without_a_canary_has_none(registry: Registry) -> None:
 
 
 async def test_a_canary_goes_with_the_last_window_of_its_tokens(registry: Registry) -> None:
-    snapshot = await sung(registry)
-    window = await registry.window("acme", "w1")
-    assert window is not None
+    window = await with_canary(registry)
+    snapshot = window.snapshot_id
     await clone(registry, window, "w2")
     await remove(registry, "w1")
     assert await registry.canary("acme", snapshot, "salt-of-acme") == CANARY

@@ -1,68 +1,57 @@
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+import json
+from typing import Any
 
-from cwm.domain.canary import Canary, Verification, compare
+import pytest
 
-TOLERANCE = 0.05
-_ids = st.lists(st.integers(0, 50), min_size=1, max_size=16)
+from cwm.domain.canary import Canary, Origin, origin_of
+from cwm.domain.look import Look
 
-
-def sung(*steps: tuple[int, dict[int, float]]) -> Canary:
-    return Canary(tuple(token for token, _ in steps), tuple(likeliest for _, likeliest in steps))
+LOOK = Look((33, 65), ({7: -0.25, 9: -3.5}, {8: -0.5}))
 
 
-def plain(*tokens: int) -> Canary:
-    return sung(*((token, {token: -0.1, 900: -2.5}) for token in tokens))
+@pytest.mark.parametrize("origin", list(Origin))
+def test_a_canary_comes_back_from_its_record_and_its_origin(origin: Origin) -> None:
+    canary = Canary(LOOK, origin)
+    assert Canary.from_dict(json.loads(json.dumps(canary.as_dict())), origin.value) == canary
 
 
-@given(_ids)
-def test_the_same_song_is_exact(tokens: list[int]) -> None:
-    evidence = compare(plain(*tokens), plain(*tokens), TOLERANCE)
-    assert (evidence.verification, evidence.deviation) == (Verification.EXACT, 0.0)
-    assert evidence.tokens_compared == len(tokens)
+def test_a_canary_without_an_origin_is_unproven() -> None:
+    canary = Canary.from_dict(Canary(LOOK, Origin.COMPUTED).as_dict(), None)
+    assert canary == Canary(LOOK, Origin.UNPROVEN)
 
 
-@given(_ids, st.integers(0, 15))
-def test_another_token_that_was_no_candidate_is_a_mismatch(tokens: list[int], at: int) -> None:
-    at %= len(tokens)
-    other = [*tokens[:at], 51, *tokens[at + 1 :]]
-    evidence = compare(plain(*tokens), plain(*other), TOLERANCE)
-    assert evidence.verification is Verification.MISMATCH
-    assert evidence.first_difference == at
+@pytest.mark.parametrize("origin", [None, "computed"])
+def test_the_decoded_tokens_of_an_earlier_version_are_no_canary(origin: str | None) -> None:
+    assert Canary.from_dict({"token_ids": [7, 8], "top": [{"7": -0.25}, {"8": -0.5}]}, origin) is None
 
 
-def test_the_same_tokens_with_other_probabilities_are_a_mismatch() -> None:
-    expected = sung((1, {1: -0.1, 2: -3.0}))
-    assert compare(expected, sung((1, {1: -0.14, 2: -3.0})), TOLERANCE).verification is Verification.EXACT
-    changed = compare(expected, sung((1, {1: -0.2, 2: -2.0})), TOLERANCE)
-    assert (changed.verification, changed.deviation) == (Verification.MISMATCH, 1.0)
+def test_the_version_before_reads_a_canary_as_one_without_tokens() -> None:
+    """It reads these two fields, and compares as many tokens as both sides have."""
+    record: dict[str, Any] = json.loads(json.dumps(Canary(LOOK, Origin.COMPUTED).as_dict()))
+    top = tuple({int(token): value for token, value in likeliest.items()} for likeliest in record["top"])
+    assert (tuple(record["token_ids"]), top) == ((), ())
 
 
-def test_a_tie_that_broke_the_other_way_is_within_tolerance_whatever_follows() -> None:
-    expected = sung((1, {1: -0.70, 2: -0.71}), (5, {5: -0.1, 6: -3.0}))
-    replayed = sung((2, {2: -0.70, 1: -0.71}), (9, {9: -0.1, 8: -4.0}))
-    evidence = compare(expected, replayed, TOLERANCE)
-    assert (evidence.verification, evidence.first_difference) == (Verification.WITHIN_TOLERANCE, 0)
+@pytest.mark.parametrize(
+    ("resting", "proven", "origin"),
+    [
+        (0, 0, Origin.COMPUTED),
+        (0, 64, Origin.COMPUTED),
+        (64, 64, Origin.INHERITED),
+        (32, 64, Origin.INHERITED),
+        (96, 64, Origin.UNPROVEN),
+        (64, 0, Origin.UNPROVEN),
+        (None, 0, Origin.UNPROVEN),
+        (None, 64, Origin.UNPROVEN),
+    ],
+)
+def test_where_a_canary_comes_from_follows_from_what_its_kv_rests_on(
+    resting: int | None, proven: int, origin: Origin
+) -> None:
+    assert origin_of(resting, proven) is origin
 
 
-def test_a_choice_that_was_clear_and_went_the_other_way_is_a_mismatch() -> None:
-    expected = sung((1, {1: -0.1, 2: -2.4}))
-    assert compare(expected, sung((2, {2: -0.1, 1: -2.4})), TOLERANCE).verification is Verification.MISMATCH
-
-
-def test_a_song_that_breaks_off_is_a_mismatch() -> None:
-    assert compare(plain(1, 2, 3), plain(1, 2), TOLERANCE).verification is Verification.MISMATCH
-    assert compare(plain(1, 2, 3), plain(), TOLERANCE).verification is Verification.MISMATCH
-
-
-def test_candidates_that_only_one_side_lists_are_not_compared_and_none_in_common_is_a_mismatch() -> None:
-    expected = sung((1, {1: -0.1, 2: -5.0}))
-    assert compare(expected, sung((1, {1: -0.1, 3: -5.0})), TOLERANCE).verification is Verification.EXACT
-    assert compare(expected, sung((1, {3: -0.1})), TOLERANCE).verification is Verification.MISMATCH
-
-
-@given(_ids)
-def test_a_canary_comes_back_from_its_record(tokens: list[int]) -> None:
-    assert Canary.from_dict(plain(*tokens).as_dict()) == plain(*tokens)
+def test_all_origins_prove_something_but_one() -> None:
+    assert {origin for origin in Origin if not origin.is_proven} == {Origin.UNPROVEN}

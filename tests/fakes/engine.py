@@ -94,6 +94,8 @@ class FakeEngine:
     _cached: dict[Name, Copy] = field(default_factory=dict)
     _resting: set[Name] = field(default_factory=set)
     """Chunks of its own cache that were loaded, or computed on top of such."""
+    _before: dict[Name, Name] = field(default_factory=dict)
+    """The chunk in front of each that it ever had."""
     _sources: Counter[str] = field(default_factory=Counter)
     _totals: Counter[str] = field(default_factory=Counter)
 
@@ -273,6 +275,7 @@ class FakeEngine:
     def _computed(self, generation: Generation) -> _Run:
         ids, chunk = generation.token_ids, self.kv_tier.chunk_size
         names = self._names(ids, generation.cache_salt)
+        self._before.update(zip(names[1:], names, strict=False))
         dropped = self._drop(names, generation.drop_after)
         local = _leading(name in self._cached for name in names[: (len(ids) - 1) // chunk])
         loaded = self._load(generation, names, local)
@@ -319,18 +322,21 @@ class FakeEngine:
         return max(0, len(found) - local) * tier.chunk_size
 
     def _drop(self, names: list[Name], after: int | None) -> int | None:
-        """Each chunk's name covers all before it, so that what was computed on top of a dropped one is found again only behind it."""
+        """Also what was computed on top of the prompt's chunks."""
         if after is None or not self.drops:
             return None
-        dropped = [name for name in names[after // self.kv_tier.chunk_size :] if self._cached.pop(name, None)]
-        self._resting.difference_update(dropped)
-        return len(dropped)
+        gone = set(names[after // self.kv_tier.chunk_size :])
+        while above := {name for name in self._cached if self._before.get(name) in gone} - gone:
+            gone |= above
+        self._resting -= gone
+        return sum(self._cached.pop(name, None) is not None for name in gone)
 
     def _keep(self, generation: Generation, ids: TokenIds, copy: Copy, *, rests: bool) -> None:
         """The chunks that are full of KV: of the token that came last there is none yet."""
         if self.no_reuse:
             return
         names = self._names(ids, generation.cache_salt)
+        self._before.update(zip(names[1:], names, strict=False))
         for name in names:
             if name not in self._cached:
                 self._cached[name] = copy

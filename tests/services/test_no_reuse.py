@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cwm.domain.canary import Verification
 from cwm.domain.errors import EngineResponseError
 from cwm.domain.intent import Operation
 from cwm.domain.planner import Decision
 from cwm.domain.turn import TurnSource
 from cwm.domain.upkeep import StepOutcome
+from cwm.domain.verdict import Verification
 from cwm.domain.window import Durability
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.health.doctor import Doctor, Examined

@@ -97,7 +97,9 @@ class Verify:
         # Whatever the verdict: looks at the same KV tell the noise.
         noise = await self.noises.learn(prefix.identity, [distance(first, second, canary.sure_places)])
         looks = (few, *first, *second)
-        return Comparison(compare(canary, looks, noise.limits), looks)
+        # Limits of more than a nat would allow what damage does: the control says that nothing can be told.
+        limits = None if noise.is_too_large else noise.limits
+        return Comparison(compare(canary, looks, limits), looks)
 
     async def looked(self, prefix: Prefix, places: tuple[int, ...]) -> tuple[Look, Look] | None:
         """Two looks: at all of the places, and at a few of them, a batch of another shape."""

@@ -58,7 +58,7 @@ class Quarantine:
     async def __call__(
         self, principal: Principal, window: Window, prefix: Prefix, evidence: Evidence
     ) -> None:
-        """Delete the chunks from the first place on that differs. A caller that disconnects does not stop it."""
+        """Delete the chunks from the last place on at which the KV was still right. A caller that disconnects does not stop it."""
         await outlasting(self._condemning.start(self._condemn(principal, window, prefix, evidence)))
 
     async def settle(self) -> None:
@@ -72,15 +72,15 @@ class Quarantine:
         if intent is None:
             # The window was deleted, replaced or stored under another salt meanwhile.
             return
-        origin, sound_tokens = evidence.origin, evidence.sound_tokens
+        sound_tokens = evidence.sound_tokens
         try:
             condemned = await self._remove(window, prefix, sound_tokens)
         except BaseException:
             await self.release.leave(intent)
             raise
         if condemned.pending is not None:
-            proven = sound_tokens if origin is not None and origin.is_proven else 0
-            self.store_again(*condemned.pending, prefix.token_ids, 0 if condemned.scope_retired else proven)
+            proven = 0 if condemned.scope_retired else sound_tokens
+            self.store_again(*condemned.pending, prefix.token_ids, proven)
         self.journal.meter.event("quarantine")
         details = {
             "blocks_deleted": condemned.blocks_deleted,

@@ -4,27 +4,33 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, column, insert, inspect, table, text
+from sqlalchemy import Connection, column, insert, inspect, select, table, text
 
 from cwm import shipped
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.noise import SqlNoise
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, turn_values
 from cwm.adapters.sql.schema_error import SchemaError
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.tables.sessions import canaries
 from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.errors import StorageReadError, StorageWriteError
+from cwm.domain.look import Look
+from cwm.domain.noise import Noise
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionQuery
 from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
@@ -39,7 +45,7 @@ from tests.adapters.sql.older_schemas import (
     upgrade_to,
     window_row_of_0009,
 )
-from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window
+from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window, freeze
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +53,9 @@ _TABLES = {*metadata.tables, "alembic_version"}
 # An FTS5 table on SQLite: what keeps it is SQLite's own, and no metadata can say what it is like.
 _FTS = "window_grams"
 _OF_FTS = {f"{_FTS}_config", f"{_FTS}_data", f"{_FTS}_idx"}
+
+
+_CANARY_OF_0020: Final = ("tenant", "snapshot_id", "cache_salt", "content")
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -352,6 +361,38 @@ async def test_turns_keys_and_windows_of_0019_stay_as_they_are(empty_database_ur
         later = before | {"key_id": "00000000000000bb"}
         await database.write(lambda connection: connection.execute(insert(of_0019).values(later)))
         assert [each.last_used_at for each in await keys.listed("acme")] == [None, None]
+    finally:
+        await database.dispose()
+
+
+@pytest.mark.slow
+async def test_canaries_of_0020_are_none_and_a_gateway_of_it_goes_on_beside_the_new_ones(
+    empty_database_url: str,
+) -> None:
+    database = open_database(empty_database_url)
+    try:
+        await database.write(partial(upgrade_to, revision="0020"))
+        registry, decoded = SqlRegistry(database), {"token_ids": [7, 8], "top": [{"7": -0.25}, {"8": -0.5}]}
+        window = await freeze(registry, "w1", "aa")
+        of_0020 = table("canaries", *(column(name, canaries.c[name].type) for name in _CANARY_OF_0020))
+        row = dict(
+            zip(_CANARY_OF_0020, ("acme", window.snapshot_id, window.cache_salt, decoded), strict=True)
+        )
+        await database.write(lambda connection: connection.execute(insert(of_0020).values(row)))
+        assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[20:]]
+        assert await registry.canary("acme", window.snapshot_id, window.cache_salt) is None
+        assert await registry.unproven_windows_of_every_tenant(10) == [window]
+        look = Look((33, 65), ({7: -0.25}, {8: -0.5}))
+        assert await registry.record_canary(window, Canary(look, Origin.COMPUTED))
+        assert await registry.unproven_windows_of_every_tenant(10) == []
+        read = select(of_0020.c.content).where(of_0020.c.tenant == "acme")
+        content = await database.read(lambda connection: connection.execute(read).scalar_one())
+        assert (content["token_ids"], content["top"]) == ([], []), "it finds no tokens to replay"
+        # A gateway of that version goes on to add canaries of its own, which prove nothing here.
+        beside = row | {"cache_salt": "another"}
+        await database.write(lambda connection: connection.execute(insert(of_0020).values(beside)))
+        assert await registry.canary("acme", window.snapshot_id, "another") is None
+        assert await SqlNoise(database).noise("engine-1") == Noise()
     finally:
         await database.dispose()
 

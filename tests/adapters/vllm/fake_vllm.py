@@ -452,6 +452,8 @@ def _words(asked: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def _body(asked: dict[str, Any], *, chat: bool, hides: bool = False, aborted: bool = False) -> dict[str, Any]:
+    if not chat and any(isinstance(part, list) for part in asked["prompt"]):
+        return _body_of_several(asked)
     prompt, words = _ids(asked), _words(asked)[: 2 if aborted else None]
     told = bool(asked.get("return_token_ids"))
     new = [token for token, _ in words] if told and not hides else None
@@ -487,6 +489,21 @@ def _body(asked: dict[str, Any], *, chat: bool, hides: bool = False, aborted: bo
             {"index": 0, "text": text, **end, "prompt_logprobs": None, "prompt_token_ids": ids}
         ]
     return answer
+
+
+def _body_of_several(asked: dict[str, Any]) -> dict[str, Any]:
+    """As vLLM 0.32.0 answered a list of prompts: a choice for each, in the order in which they ended, and the last prompt's cached tokens."""
+    prompts: list[list[int]] = asked["prompt"]
+    answer = _body({**asked, "prompt": prompts[-1]}, chat=False)
+    (choice,) = answer["choices"]
+    choices = []
+    for index, prompt in enumerate(prompts):
+        likeliest = {f"token_id:{prompt[-1] + rank}": -0.5 - rank for rank in range(asked["logprobs"])}
+        logprobs = {"text_offset": [0], "token_logprobs": [-0.5], "tokens": [next(iter(likeliest))]}
+        choices.append({**choice, "index": index, "logprobs": {**logprobs, "top_logprobs": [likeliest]}})
+    cached = {"cached_tokens": len(prompts[-1]) - 1}
+    usage = {**answer["usage"], "prompt_tokens": sum(map(len, prompts)), "prompt_tokens_details": cached}
+    return {**answer, "choices": choices[::-1], "usage": usage}
 
 
 def _completion_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -539,7 +556,7 @@ _PLAIN: dict[str, Any] = {
     },
 }
 _METRICS = """# TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="0"} 1.0
+vllm:cache_config_info{block_size="64",cache_dtype="auto",engine="0",num_gpu_blocks="128"} 1.0
 """
 _BUSY = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0",model_name="fake"}} {}

@@ -6,7 +6,7 @@ Its normal behaviour is the real cache's: the live tests freeze through it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
 """Three chunks, and a token that was sampled last in a fourth."""
-SONG = replace(PREFIX.request(), max_tokens=4)
 
 
 @dataclass
@@ -43,22 +42,34 @@ class MovingClock:
 
 @dataclass
 class FlushedEngine:
-    """Answers no sooner than ``until``."""
-
     calls: list[str]
     fingerprint: str = "fp-1"
-    until: asyncio.Event | None = None
 
     async def complete(self, generation: Generation) -> Completion:
-        if self.until is not None:
-            await self.until.wait()
         if len(generation.token_ids) == 1:
             self.calls.append("ask")
         else:
             assert (generation.token_ids, generation.store_tokens) == (PREFIX.token_ids, 96)
-            self.calls.append("flush" if generation.max_tokens == 1 else "sing")
+            self.calls.append("flush")
         new = tuple(range(generation.max_tokens))
         return Completion("", new, "length", len(generation.token_ids), 0, self.fingerprint)
+
+
+@dataclass
+class Recorder:
+    """What a freeze has to ask of the engine itself; it is done no sooner than ``until``."""
+
+    calls: list[str]
+    until: asyncio.Event | None = None
+    fails: Exception | None = None
+
+    async def __call__(self) -> str:
+        if self.until is not None:
+            await self.until.wait()
+        self.calls.append("record")
+        if self.fails is not None:
+            raise self.fails
+        return "a canary"
 
 
 @dataclass
@@ -135,37 +146,39 @@ async def test_what_its_turns_had_computed_is_read_back_without_a_flush() -> Non
 
 async def test_a_window_is_durable_only_after_every_chunk_came_back_and_is_flushed_until_then() -> None:
     tier = LosingTier([], found=[0, 2, 3])
-    stored, answer = await store(tier)(PREFIX)
-    assert answer is not None
+    stored, _ = await store(tier)(PREFIX)
     assert sorted(tier.calls[:3]) == ["ask", "drop", "prefetch"]
     assert tier.calls[3:] == ["flush", "drop", "prefetch"] * 2
     assert len(stored.chunks) == 3
 
 
-async def test_a_longer_request_goes_out_while_what_was_computed_is_read_back() -> None:
+async def test_what_is_to_be_asked_first_is_asked_while_what_was_computed_is_read_back() -> None:
     tier = LosingTier([], found=[3])
-    engine = FlushedEngine(tier.calls, until=tier.read)
     async with asyncio.timeout(10):
-        _, answer = await store(tier, engine)(PREFIX, SONG)
-    assert answer is not None
-    assert answer.token_ids == (0, 1, 2, 3)
-    assert sorted(tier.calls) == ["drop", "prefetch", "sing"]
+        _, result = await store(tier)(PREFIX, Recorder(tier.calls, until=tier.read))
+    assert result == "a canary"
+    assert sorted(tier.calls) == ["drop", "prefetch", "record"], "the engine is asked for nothing else"
 
 
-async def test_a_longer_request_has_flushed_what_was_not_there() -> None:
+async def test_what_was_asked_first_has_flushed_what_was_not_there() -> None:
     tier = LosingTier([], found=[0, 3])
-    await store(tier)(PREFIX, SONG)
-    assert sorted(tier.calls[:3]) == ["drop", "prefetch", "sing"]
+    await store(tier)(PREFIX, Recorder(tier.calls))
+    assert sorted(tier.calls[:3]) == ["drop", "prefetch", "record"]
     assert tier.calls[3:] == ["drop", "prefetch"]
 
 
-async def test_a_longer_request_goes_out_once_and_its_answer_comes_back() -> None:
+async def test_what_is_asked_first_is_asked_once_and_its_result_comes_back() -> None:
     tier = LosingTier([], found=[0, 0, 3])
-    _, answer = await store(tier)(PREFIX, SONG)
-    assert answer is not None
-    assert answer.token_ids == (0, 1, 2, 3)
-    assert tier.calls.count("sing") == 1
+    _, result = await store(tier)(PREFIX, Recorder(tier.calls))
+    assert result == "a canary"
+    assert tier.calls.count("record") == 1
     assert tier.calls[3:] == ["drop", "prefetch", "flush", "drop", "prefetch"]
+
+
+async def test_what_was_asked_first_and_fails_ends_it() -> None:
+    tier = LosingTier([], found=[3])
+    with pytest.raises(EngineConnectionError, match="gone"):
+        await store(tier)(PREFIX, Recorder(tier.calls, fails=EngineConnectionError("gone")))
 
 
 async def test_a_cache_that_fails_while_the_engine_is_asked_is_told_once_that_has_answered() -> None:
@@ -207,8 +220,8 @@ async def test_a_directory_that_lags_does_not_decide_whether_a_window_is_stored(
 async def test_a_prefix_whose_kv_fills_no_chunk_asks_nothing_of_the_engine(token_count: int) -> None:
     tier = LosingTier([], found=[3])
     short = Prefix(tuple(range(token_count)), "salt", IDENTITY)
-    stored, answer = await store(tier)(short, short.request())
-    assert (stored.chunks, answer) == ((), None)
+    stored, result = await store(tier)(short, Recorder(tier.calls))
+    assert (stored.chunks, result) == ((), None)
     assert tier.calls == []
 
 

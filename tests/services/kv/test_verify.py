@@ -1,73 +1,227 @@
-"""Replaying a canary on an engine that takes fewer tokens than the one that sang it."""
+"""Looks at KV, recorded and compared, on an engine in memory whose looks differ as much as a test says."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import pytest
 
-from cwm.domain.canary import Canary, Verification
-from cwm.domain.engine import EngineIdentity
-from cwm.ports.engine import Completion, Engine, Generation
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.noise import SqlNoise
+from cwm.domain.canary import Canary, Origin
+from cwm.domain.engine import EngineIdentity, engine_key
+from cwm.domain.errors import EngineConnectionError, EngineResponseError
+from cwm.domain.look import Distance
+from cwm.domain.verdict import Verification
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.noises import Noises
 from cwm.services.kv.prefix import Prefix
 from cwm.services.kv.verify import Verify
-from tests.contracts.nouns import IDENTITY, IDS
+from tests.fakes.engine import FakeEngine
+from tests.fakes.kv_tier import Copy
+from tests.services.windows_of import Ticking
 
-LIKELIEST = {1: -0.1, 2: -2.5}
-SUNG = Canary((1,) * 8, (LIKELIEST,) * 8)
-
-
-@dataclass
-class SingingEngine:
-    """Sings the canary for as long as there is room in it, once it may."""
-
-    max_model_len: int
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
-    may: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def complete(self, request: Generation) -> Completion:
-        self.asked.set()
-        await self.may.wait()
-        length = min(request.max_tokens, self.max_model_len - len(request.token_ids))
-        prompt = len(request.token_ids)
-        return Completion("", (1,) * length, "length", prompt, prompt, "fp-1", top=(LIKELIEST,) * length)
+CHUNKS = 20
+CHUNK = 32
 
 
-def engine_of(max_model_len: int) -> EngineIdentity:
-    return replace(IDENTITY, max_model_len=max_model_len)
+@dataclass(slots=True)
+class Looked:
+    """An engine that can be looked at, and what looks at it."""
+
+    engine: FakeEngine
+    verify: Verify
+    noises: Noises
+    identity: EngineIdentity
+    salt: str = "salt"
+    ids: tuple[int, ...] = field(default_factory=lambda: tuple(range(20, 20 + CHUNKS * CHUNK + 3)))
+
+    @property
+    def prefix(self) -> Prefix:
+        return Prefix(self.ids, self.salt, self.identity)
+
+    async def recorded(self, proven_tokens: int = 0) -> Canary:
+        recording = await self.verify.record(self.prefix, proven_tokens)
+        assert recording.canary is not None
+        return recording.canary
+
+    async def restored(self) -> None:
+        """The engine has the context from the cache beside it, and no KV that it computed itself."""
+        while await self.engine.kv_tier.storing():
+            pass
+        self.engine.restart()
+        await self.engine.complete(self.prefix.request())
+
+    async def noise(self) -> int:
+        """How many pairs of looks are known."""
+        return len((await self.noises.of(self.identity)).pairs)
 
 
-def verify(max_model_len: int, *, waits: bool = False) -> tuple[Verify, SingingEngine]:
-    engine = SingingEngine(max_model_len)
-    if not waits:
-        engine.may.set()
-    return Verify(cast("Engine", engine), 8, 0.1), engine
+@pytest.fixture
+async def looked(sqlite: Database) -> Looked:
+    engine = FakeEngine()
+    directory = EngineDirectory(engine, engine.kv_tier, secret=b"a test's secret", weights_digest="")
+    noises = Noises(engine, directory, SqlNoise(sqlite), Ticking())
+    identity = await directory.identity()
+    return Looked(engine, Verify(engine, directory, noises, most_places=64), noises, identity)
 
 
-@pytest.mark.parametrize(("room", "compared"), [(8, 8), (3, 3), (1, 1)])
-async def test_a_canary_is_compared_as_far_as_the_engine_has_room_for_it(room: int, compared: int) -> None:
-    size = len(IDS) + room
-    evidence = await verify(size)[0].replay(Prefix(IDS, "salt", engine_of(size)), SUNG)
-    assert (evidence.verification, evidence.tokens_compared) == (Verification.EXACT, compared)
+pytestmark = pytest.mark.slow
 
 
-async def test_what_is_sung_otherwise_is_still_a_mismatch_where_there_is_less_room() -> None:
-    size = len(IDS) + 3
-    other = Canary((2, *SUNG.token_ids[1:]), ({2: -0.1, 1: -2.5}, *SUNG.top[1:]))
-    evidence = await verify(size)[0].replay(Prefix(IDS, "salt", engine_of(size)), other)
-    assert evidence.verification is Verification.MISMATCH
+async def test_a_canary_is_a_look_behind_every_chunk_with_the_origin_of_its_kv(looked: Looked) -> None:
+    canary = await looked.recorded()
+    assert canary.look.places == tuple(number * CHUNK + 1 for number in range(1, CHUNKS + 1))
+    assert canary.origin is Origin.COMPUTED
+    assert looked.engine.looks == 1
 
 
-async def test_a_replay_that_nobody_waits_for_any_more_is_waited_for_at_the_end() -> None:
-    verifying, engine = verify(8192, waits=True)
-    caller = asyncio.create_task(verifying.replay(Prefix(IDS, "salt", IDENTITY), SUNG))
-    await engine.asked.wait()
+@pytest.mark.parametrize(
+    ("proven", "origin"), [(0, Origin.UNPROVEN), (CHUNK, Origin.UNPROVEN), (CHUNKS * CHUNK, Origin.INHERITED)]
+)
+async def test_a_canary_of_loaded_kv_inherits_what_is_proven_of_all_of_it(
+    looked: Looked, proven: int, origin: Origin
+) -> None:
+    await looked.recorded()
+    await looked.restored()
+    assert (await looked.recorded(proven)).origin is origin
+
+
+async def test_a_canary_that_the_engine_could_not_be_looked_at_for_is_none(looked: Looked) -> None:
+    looked.engine.evicts_looks = True
+    recording = await looked.verify.record(looked.prefix)
+    assert (recording.canary, recording.answer.prompt_tokens) == (None, len(looked.ids))
+
+
+async def test_without_canaries_the_engine_is_asked_and_not_looked_at(looked: Looked) -> None:
+    looked.verify = replace(looked.verify, most_places=0)
+    assert (await looked.verify.record(looked.prefix)).canary is None
+    assert (looked.engine.looks, looked.engine.requests[-1].token_ids) == (0, looked.ids)
+
+
+async def test_a_context_without_a_whole_chunk_has_no_canary(looked: Looked) -> None:
+    looked.ids = looked.ids[:CHUNK]
+    assert (await looked.verify.record(looked.prefix)).canary is None
+
+
+async def test_an_engine_that_became_another_records_nothing(looked: Looked) -> None:
+    looked.engine.fingerprint = "fp-2"
+    with pytest.raises(EngineResponseError, match="changed while"):
+        await looked.verify.record(looked.prefix)
+
+
+async def test_right_kv_is_exact_after_one_look_at_a_few_places(looked: Looked) -> None:
+    canary = await looked.recorded()
+    await looked.restored()
+    looked.engine.looks = 0
+    comparison = await looked.verify.compare(looked.prefix, canary)
+    assert comparison.evidence.verification is Verification.EXACT
+    assert comparison.evidence.distance == Distance(16)
+    assert (looked.engine.looks, len(comparison.looks), await looked.noise()) == (1, 1, 0)
+
+
+async def test_a_look_that_differs_is_followed_by_one_at_every_place_and_the_engines_noise_is_measured(
+    looked: Looked,
+) -> None:
+    looked.engine.noise = 0.1
+    canary = await looked.recorded()
+    comparison = await looked.verify.compare(looked.prefix, canary)
+    assert comparison.evidence.verification is Verification.WITHIN_NOISE
+    assert comparison.evidence.distance.places == CHUNKS
+    assert comparison.evidence.limits is not None
+    assert 0.2 <= comparison.evidence.limits.largest < 1
+    assert await looked.noise() == 67, "66 pairs of twelve looks, and the pair of this comparison"
+
+
+async def test_noise_is_measured_once_and_other_gateways_know_it(looked: Looked, sqlite: Database) -> None:
+    looked.engine.noise = 0.1
+    canary = await looked.recorded()
+    await looked.verify.compare(looked.prefix, canary)
+    other = replace(looked.noises, _known={})
+    looked.engine.looks = 1
+    await replace(looked.verify, noises=other).compare(looked.prefix, canary)
+    assert looked.engine.looks == 1 + 2
+    assert len((await SqlNoise(sqlite).noise(engine_key(looked.identity))).pairs) == 68
+
+
+async def test_comparisons_at_once_measure_the_noise_once(looked: Looked) -> None:
+    looked.engine.noise = 0.1
+    canary = await looked.recorded()
+    await asyncio.gather(*(looked.verify.compare(looked.prefix, canary) for _ in range(3)))
+    assert 66 < await looked.noise() <= 66 + 3
+
+
+@pytest.mark.parametrize("at", [0, 9, CHUNKS - 1])
+async def test_wrong_kv_behind_any_chunk_asks_for_a_control(looked: Looked, at: int) -> None:
+    canary = await looked.recorded()
+    while await looked.engine.kv_tier.storing():
+        pass
+    looked.engine.kv_tier.damage(looked.prefix.key, at, Copy.FORGED)
+    await looked.restored()
+    evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
+    assert (evidence.verification, evidence.reason) == (Verification.UNDECIDED, "")
+    assert evidence.distance.last > 0
+
+
+async def test_an_engine_whose_noise_hides_damage_decides_nothing(looked: Looked) -> None:
+    """Limits of what it does by itself would allow what damage does."""
+    looked.engine.noise = 0.6
+    canary = await looked.recorded()
+    for _ in range(3):
+        evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
+        assert evidence.verification in {Verification.EXACT, Verification.UNDECIDED}
+        assert evidence.limits is None
+    assert (await looked.noises.of(looked.identity)).is_too_large
+
+
+async def test_an_unproven_canary_says_nothing_of_kv_that_equals_it(looked: Looked) -> None:
+    canary = replace(await looked.recorded(), origin=Origin.UNPROVEN)
+    evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
+    assert (evidence.verification, evidence.origin) == (Verification.SKIPPED, Origin.UNPROVEN)
+
+
+async def test_kv_that_was_evicted_before_it_was_looked_at_is_not_compared(looked: Looked) -> None:
+    canary = await looked.recorded()
+    looked.engine.evicts_looks = True
+    evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
+    assert (evidence.verification, "evicted" in evidence.reason) == (Verification.SKIPPED, True)
+
+
+async def test_places_behind_the_end_of_a_shorter_context_are_not_looked_at(looked: Looked) -> None:
+    canary = await looked.recorded()
+    whole, looked.ids = looked.ids, looked.ids[: 3 * CHUNK + 1]
+    assert (await looked.verify.compare(looked.prefix, canary)).evidence.distance.places == 3
+    looked.ids = whole[:CHUNK]
+    evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
+    assert (evidence.verification, "shorter" in evidence.reason) == (Verification.SKIPPED, True)
+
+
+async def test_without_its_records_a_gateway_knows_the_noise_that_it_has_seen_itself(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object) -> None:
+        raise EngineConnectionError("no database")
+
+    monkeypatch.setattr(SqlNoise, "noise", gone)
+    monkeypatch.setattr(SqlNoise, "add_noise", gone)
+    looked.engine.noise = 0.1
+    canary = await looked.recorded()
+    evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
+    assert (evidence.verification, await looked.noise()) == (Verification.WITHIN_NOISE, 67)
+
+
+async def test_a_look_that_nobody_waits_for_any_more_is_waited_for_at_the_end(looked: Looked) -> None:
+    canary = await looked.recorded()
+    looked.engine.gate = asyncio.Event()
+    caller = asyncio.create_task(looked.verify.compare(looked.prefix, canary))
+    for _ in range(100):
+        await asyncio.sleep(0)
     caller.cancel()
-    settled = asyncio.create_task(verifying.settle())
+    settled = asyncio.create_task(looked.verify.settle())
     for _ in range(100):
         await asyncio.sleep(0)
     assert not settled.done()
-    engine.may.set()
-    await settled
+    looked.engine.gate.set()
+    await asyncio.wait_for(settled, 10)
+    assert looked.engine.looks == 2

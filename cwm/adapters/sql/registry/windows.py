@@ -234,11 +234,13 @@ class WindowRecords:
                 name
                 for part in at_a_time(hashes)
                 for name in connection.execute(
-                    select(chunk_refs.c.window_name.distinct()).where(
+                    select(chunk_refs.c.window_name)
+                    .where(
                         chunk_refs.c.tenant == tenant,
                         chunk_refs.c.cache_salt == salt,
                         chunk_refs.c.hash.in_(part),
                     )
+                    .distinct()
                 ).scalars()
             }
         )
