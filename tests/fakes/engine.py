@@ -35,6 +35,7 @@ _SPECIAL: Final = {START: 1, END: 2}
 _BYTES_FROM: Final = 16
 _NEW_FROM, _NEW = 300, 1500
 _VERSION: Final = "0.32.0"
+_GOLDEN: Final = 0.618034
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class FakeEngine:
     drops: bool = True
     """Whether it knows how to drop what it has of a prompt."""
     noise: float = 0.0
-    """Nats by which what a look sees differs from look to look, at every place."""
+    """Nats by which what a look sees differs from look to look at most, at every place."""
     room: int | None = 1_000_000
     evicts_looks: bool = False
     """Whether it has evicted the context whenever it is looked at."""
@@ -208,7 +209,7 @@ class FakeEngine:
         for place in places:
             part = replace(generation, token_ids=generation.token_ids[:place], max_tokens=1)
             run = self._computed(replace(part, load_tokens=0, store_tokens=0))
-            shift = self.noise * (self.looks % 3)
+            shift = self.noise * (self.looks * _GOLDEN % 1)
             top.append({token: value + shift for token, value in run.new[0].items()})
             cached = run.cached
         return LookAnswer(Look(tuple(places), tuple(top)), 0 if self.evicts_looks else cached)

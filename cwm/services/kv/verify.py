@@ -84,7 +84,8 @@ class Verify:
         places = tuple(place for place in canary.look.places if place <= len(prefix.token_ids))
         if not places:
             return Comparison(skipped("the context is shorter than the canary's"))
-        few = await self.look(prefix, few_of(places, FEW_PLACES))
+        sure = tuple(place for place in canary.sure_places if place in places)
+        few = await self.look(prefix, sure or few_of(places, FEW_PLACES))
         if few is None:
             return Comparison(skipped(_EVICTED))
         evidence = compare(canary, [few])
