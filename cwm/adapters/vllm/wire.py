@@ -75,7 +75,7 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def look_body(generation: Generation, places: Sequence[int], probes: Sequence[int]) -> bytes:
+def look_body(generation: Generation, places: Sequence[int], probes: Sequence[int] = ()) -> bytes:
     """A request body of ``/v1/completions`` with one prompt for each place, the context's tokens up to there, and for each probe.
 
     vLLM reports the cached tokens of the last prompt, which is the longest.

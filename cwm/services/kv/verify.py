@@ -8,7 +8,7 @@ from typing import Final
 from cwm.background import BackgroundTasks
 from cwm.domain.canary import Canary, Origin, origin_of
 from cwm.domain.look import Look, distance, places_of, probes_of
-from cwm.domain.verdict import Evidence, compare, skipped
+from cwm.domain.verdict import Evidence, Verification, compare, skipped
 from cwm.ports.engine import Completion, Engine
 from cwm.services.aside import outlasting
 from cwm.services.engines.directory import EngineDirectory
@@ -82,7 +82,7 @@ class Verify:
         return answer.look if answer.cached_tokens >= places[-1] - 1 else None
 
     async def compare(self, prefix: Prefix, canary: Canary) -> Comparison:
-        """Look at the probes; if any differs, twice at all of the canary's places. ``undecided`` where noise does not explain the difference."""
+        """Look at the probes; if more of them differ than by noise, twice at all places. ``undecided`` where only a control can tell."""
         places = self.places(prefix)
         if not places or canary.sure_places[0] != places[-1]:
             return Comparison(skipped("the canary is of another length"))
@@ -93,14 +93,18 @@ class Verify:
         if evidence.distance.is_exact:
             return Comparison(evidence, (few,))
         noise = await self.noises.measured(prefix.identity)
+        # Limits of more than a nat would allow what damage does: the control says that nothing can be told.
+        limits = None if noise.is_too_large else noise.limits
+        evidence = compare(canary, [few], limits)
+        if evidence.verification is not Verification.UNDECIDED:
+            return Comparison(evidence, (few,))
         first, second = await self.looked(prefix, places), await self.looked(prefix, places)
         if first is None or second is None:
             return Comparison(skipped(_EVICTED))
         # Whatever the verdict: looks at the same KV tell the noise.
         noise = await self.noises.learn(prefix.identity, [distance(first, second, canary.sure_places)])
-        looks = (few, *first, *second)
-        # Limits of more than a nat would allow what damage does: the control says that nothing can be told.
         limits = None if noise.is_too_large else noise.limits
+        looks = (few, *first, *second)
         return Comparison(compare(canary, looks, limits), looks)
 
     async def looked(self, prefix: Prefix, places: tuple[int, ...]) -> tuple[Look, Look] | None:
