@@ -15,6 +15,7 @@ from cwm_bench.agents.parts import AgentsPart
 from cwm_bench.fleet.parts import FleetPart, FleetRun
 from cwm_bench.harness.schedule import in_order
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions
+from cwm_bench.proof.company import Company
 from cwm_bench.tree.parts import TreePart
 
 if TYPE_CHECKING:
@@ -114,6 +115,47 @@ def bench_faults(
     report = run_to_end(lambda _: run(settings, _progress, cases, seed))
     _publish(report, json_file)
     if report.summary["wrong_served"]:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+@app.command("proof")
+def bench_proof(
+    cases: Annotated[
+        int, typer.Option(min=1, help="Thaws of right KV, and as many planted faults, in each cell.")
+    ] = 30,
+    only: Annotated[
+        list[Company] | None,
+        typer.Option(help="In this company alone; again for more.", show_default="alone and in company"),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16.", show_default="both, one after the other")
+    ] = None,
+    long: Annotated[bool, typer.Option("--long", help="Also windows of 4,200 and 7,900 tokens.")] = False,
+    speed: Annotated[bool, typer.Option(help="Also time thaws of 7,900 tokens.")] = True,
+    seed: Annotated[int | None, typer.Option(min=0, help="Repeats the run that printed this seed.")] = None,
+    model: _Model = None,
+    json_file: _JsonFile = None,
+) -> None:
+    """Thaw right KV and KV that was made wrong above its seal, alone and in company, and count the verdicts.
+
+    Exit code 1 when a fault was missed in float32, or right KV was condemned.
+    """
+    settings = load_settings(model=model)
+    if dtype not in {None, "float32", "bfloat16"}:
+        raise typer.BadParameter("must be float32 or bfloat16", param_hint="--dtype")
+
+    from cwm_bench.proof.run import DTYPES, Scope, run
+
+    scope = Scope(
+        cases,
+        [each for each in DTYPES if dtype in {None, each}],
+        only or list(Company),
+        long=long,
+        speed=speed,
+    )
+    report = run_to_end(lambda _: run(settings, _progress, scope, seed))
+    _publish(report, json_file)
+    if report.summary["missed_float32"] or report.summary["condemned_right"]:
         raise typer.Exit(FOUND_FAULTS)
 
 

@@ -28,19 +28,33 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Canary:
+    """``again``: a second look at a few of the places, in which noise is not the same."""
+
     look: Look
     origin: Origin
+    again: Look | None = None
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        return (self.look,) if self.again is None else (self.look, self.again)
+
+    @property
+    def sure_places(self) -> tuple[int, ...]:
+        """The places that were looked at twice, if any was; the last one, which sees the whole context, is among them."""
+        return self.look.places if self.again is None else self.again.places
 
     def as_dict(self) -> dict[str, Any]:
-        """The look; the origin, which changes, is kept beside it."""
-        return {**_OF_OLD, "look": self.look.as_dict()}
+        """The looks; the origin, which changes, is kept beside them."""
+        again = {} if self.again is None else {"again": self.again.as_dict()}
+        return {**_OF_OLD, "look": self.look.as_dict(), **again}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], origin: str | None) -> Canary | None:
         """None for a canary of an earlier version: those are tokens decoded after the context, which no look can be compared with."""
         if "look" not in data:
             return None
-        return cls(Look.from_dict(data["look"]), Origin(origin) if origin else Origin.UNPROVEN)
+        again = Look.from_dict(data["again"]) if "again" in data else None
+        return cls(Look.from_dict(data["look"]), Origin(origin) if origin else Origin.UNPROVEN, again)
 
 
 _OF_OLD: Final[Mapping[str, Any]] = {"token_ids": [], "top": []}

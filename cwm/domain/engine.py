@@ -38,7 +38,8 @@ class EngineIdentity:
     ``root`` is the model path that vLLM loaded; LMCache calls it model_name. ``chunk_size`` and ``hash_algorithm``
     are None for an engine without LMCache. Of a LoRA adapter ``root`` is that of its base, under which LMCache stores its KV, and ``adapter`` what vLLM loaded it from. Sizes are in tokens. ``fingerprint`` is the digest of its deployment, where it has
     CWM's connector, else vLLM's own, which covers more options than KV depends on. Facts that the engine does not report are None
-    or empty. ``engine`` is its name in the directory, which equal engines do not share.
+    or empty. ``engine`` is its name in the directory, which equal engines do not share. ``no_reuse`` is a sentence that says why this engine neither stores
+    nor loads KV, empty where it does; its KV depends on neither.
     """
 
     model: str
@@ -57,6 +58,12 @@ class EngineIdentity:
     template_digest: str = ""
     adapter: str = ""
     engine: str = field(default="", compare=False)
+    no_reuse: str = field(default="", compare=False)
+
+    @property
+    def stored_chunk(self) -> int | None:
+        """The tokens of a chunk in which KV is stored; None where nothing is stored: without LMCache, or where no KV is reused."""
+        return None if self.no_reuse else self.chunk_size
 
     @property
     def is_by_name(self) -> bool:
@@ -76,9 +83,9 @@ class EngineIdentity:
     def as_dict(self) -> dict[str, Any]:
         """The facts, without the engine's name: what is kept of them is true of every equal engine.
 
-        Without an empty ``adapter``, too: gateways from before there was one read what is kept.
+        Without an empty ``adapter`` or ``no_reuse``, too: gateways from before there was one read what is kept.
         """
-        left_out = {"engine"} if self.adapter else {"engine", "adapter"}
+        left_out = {"engine", *(name for name in ("adapter", "no_reuse") if not getattr(self, name))}
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod

@@ -50,8 +50,9 @@ class Look:
 class Distance:
     """How far looks at one context are apart, over ``places`` places that they share.
 
-    ``differing``: how many places differ by more than :data:`EXACT_NATS`, ``first`` the first of them in tokens, ``sound`` the last place
-    before that, 0 if there is none. ``largest`` and ``mean`` of the changes of a log-probability, in nats.
+    ``differing``: how many places differ by more than :data:`EXACT_NATS`, ``first`` the first of them in tokens, and ``agreed`` the
+    tokens before the place in front of it: up to there no place differs. ``largest`` and ``mean`` of the changes of a log-probability, in
+    nats, and ``last`` that of the last place, which sees the whole context.
     """
 
     places: int = 0
@@ -59,7 +60,8 @@ class Distance:
     largest: float = 0.0
     mean: float = 0.0
     first: int | None = None
-    sound: int = 0
+    agreed: int = 0
+    last: float = 0.0
 
     @property
     def is_exact(self) -> bool:
@@ -91,8 +93,10 @@ def _spread(last: int, count: int) -> list[int]:
     return [round(last * (number + 1) / count) for number in range(count)]
 
 
-def distance(before: Sequence[Look], after: Sequence[Look]) -> Distance:
-    """How far two sets of looks are apart: at each place the least that any pair of them differs.
+def distance(
+    before: Sequence[Look], after: Sequence[Look], places: Collection[int] | None = None
+) -> Distance:
+    """How far two sets of looks are apart, at ``places`` (None: all): at each place the least that any pair of them differs.
 
     Noise of a batch's shape changes from look to look, damage does not.
     """
@@ -101,7 +105,7 @@ def distance(before: Sequence[Look], after: Sequence[Look]) -> Distance:
         expected = dict(zip(one.places, one.top, strict=True))
         for other in after:
             for place, top in zip(other.places, other.top, strict=True):
-                if place in expected:
+                if place in expected and (places is None or place in places):
                     change = _change(expected[place], top)
                     least[place] = min(change, least.get(place, change))
     return _distance(sorted(least.items()))
@@ -112,15 +116,16 @@ def _distance(changes: Iterable[tuple[int, float]]) -> Distance:
     if not changes:
         return Distance()
     differing = [place for place, change in changes if change > EXACT_NATS]
-    values = [change for _, change in changes]
     first = differing[0] if differing else None
+    values = [change for _, change in changes]
     return Distance(
         len(changes),
         len(differing),
         round(max(values), 6),
         round(sum(values) / len(values), 6),
         first,
-        max((place for place, _ in changes if first is not None and place < first), default=0),
+        max((place - 1 for place, _ in changes if first is None or place < first), default=0),
+        round(values[-1], 6),
     )
 
 

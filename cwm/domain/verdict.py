@@ -13,8 +13,6 @@ from cwm.domain.noise import NoiseLimits
 
 # How many times as far apart looks must be as those they are measured by.
 _FURTHER: Final = 2.0
-_COMPUTED_TWICE_NATS: Final = 1.0
-"""Two computations of one context in other shapes: up to 0.5 in bfloat16."""
 
 _UNPROVEN: Final = "the canary was recorded on KV that rests on loads nothing has proven yet"
 
@@ -51,12 +49,14 @@ class ControlEvidence:
     """Distances that a control measured.
 
     ``restored``: of the restored KV from the computed one; ``canary``: of the canary from the computed one; ``itself``: of looks at the
-    same KV at that time.
+    same KV at that time. ``agreed_tokens``: up to there no place of the restored KV differs from the canary, or from the computed KV if the
+    canary proves nothing.
     """
 
     restored: Distance
     canary: Distance
     itself: Distance
+    agreed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,9 @@ class Evidence:
         return "canary" if self.control is None else "canary_and_control"
 
     @property
-    def suspect_from(self) -> int:
-        """How many leading tokens are right: the whole chunks before the last place in front of the first that differs.
-
-        What differs at a place may be any chunk since the place before. An unproven canary shows nothing to be right.
-        """
-        is_proven = self.origin is not None and self.origin.is_proven
-        return max(0, self.distance.sound - 1) if is_proven else 0
+    def sound_tokens(self) -> int:
+        """How many leading tokens of the restored KV agree with what it was compared with; 0 without a control."""
+        return 0 if self.control is None else self.control.agreed_tokens
 
 
 def skipped(reason: str) -> Evidence:
@@ -96,7 +92,7 @@ def skipped(reason: str) -> Evidence:
 
 def compare(canary: Canary, looks: Sequence[Look], limits: NoiseLimits | None = None) -> Evidence:
     """Compare looks at restored KV with the canary; ``undecided`` where only the noise (``limits``) or a control can tell."""
-    apart = distance([canary.look], looks)
+    apart = distance(canary.looks, looks, canary.sure_places)
     if not apart.places:
         return skipped("the canary has none of the places that were looked at")
     verdict, reason = Verification.UNDECIDED, ""
@@ -119,12 +115,14 @@ def judge(
     ``looks`` are those at the restored KV before the control. Right KV has the bits that the canary was recorded on, so it stays as near to the
     canary as looks at the same KV are to each other. The computed one may be further off, because it was computed in other shapes.
     """
+    sure = canary.sure_places
     control = ControlEvidence(
-        distance(restored, fresh),
-        distance([canary.look], fresh),
-        _larger(distance(restored[:1], restored[1:]), distance(fresh[:1], fresh[1:])),
+        distance(restored, fresh, sure),
+        distance(canary.looks, fresh, sure),
+        _larger(distance(restored[:1], restored[1:], sure), distance(fresh[:1], fresh[1:], sure)),
+        agreed_tokens=distance(canary.looks if canary.origin.is_proven else fresh, restored).agreed,
     )
-    apart = distance([canary.look], [*looks, *restored])
+    apart = distance(canary.looks, [*looks, *restored], sure)
     if not canary.origin.is_proven:
         verdict = _by_control_alone(control, limits)
     elif apart.is_exact:
@@ -139,28 +137,25 @@ def judge(
 def _by_control(apart: Distance, control: ControlEvidence, limits: NoiseLimits) -> Verification:
     far = apart.largest > _FURTHER * limits.largest and _is_odd_one(apart, control, "largest")
     many = not limits.allow(replace(apart, largest=0.0)) and _is_odd_one(apart, control, "mean")
-    if far or many:
+    # Every place behind wrong KV sees it, the last one too.
+    if (far or many) and (apart.last > EXACT_NATS or apart.largest > limits.computed):
         return Verification.MISMATCH
     itself, agreed = control.itself, _FURTHER * control.restored.largest
     if apart.largest <= _FURTHER * itself.largest and apart.mean <= _FURTHER * itself.mean:
         return Verification.WITHIN_NOISE
-    if agreed <= _FURTHER * _COMPUTED_TWICE_NATS and agreed < min(apart.largest, control.canary.largest):
+    if control.restored.largest <= limits.computed and agreed < min(apart.largest, control.canary.largest):
         return Verification.CANARY_STALE
     return Verification.UNDECIDED
 
 
 def _by_control_alone(control: ControlEvidence, limits: NoiseLimits) -> Verification:
-    """The verdict where the canary proves nothing: the restored KV against the computed one.
-
-    Where looks at the same KV never differ, nor do two computations; elsewhere they were computed in other shapes.
-    """
+    """The verdict where the canary proves nothing: the restored KV against the computed one, which may have been computed in other shapes."""
     restored = control.restored
-    computed_twice = _COMPUTED_TWICE_NATS if limits.largest > EXACT_NATS else EXACT_NATS
     if restored.is_exact:
         return Verification.EXACT
-    if limits.allow(restored) or restored.largest <= computed_twice:
+    if restored.largest <= limits.computed:
         return Verification.WITHIN_NOISE
-    if restored.largest > _FURTHER * max(control.itself.largest, limits.largest):
+    if restored.largest > _FURTHER * max(control.itself.largest, limits.computed):
         return Verification.MISMATCH
     return Verification.UNDECIDED
 

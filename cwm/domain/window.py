@@ -97,7 +97,9 @@ class Window:
     @property
     def warning(self) -> str | None:
         """Why the window has no blocks, and will have none."""
-        if self.identity.chunk_size is None:
+        if self.identity.no_reuse:
+            return f"{self.identity.no_reuse} The tokens are kept, a thaw computes their KV again."
+        if self.identity.stored_chunk is None:
             return "This engine has no LMCache: the tokens are kept, a thaw computes their KV again."
         if self.block_count or self.durability is not Durability.DURABLE:
             return None

@@ -36,9 +36,9 @@ class Generation:
     """A completion request in token ids. ``sampling`` holds further fields of the completions API, passed on unchanged.
 
     ``load_tokens`` and ``store_tokens`` limit how many tokens are loaded from and stored in the cache beside the
-    engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens``. ``weights`` is the
-    digest of the deployment, or of the weights, that the request expects: another engine neither loads nor stores. ``drop_after``: first drop from the
-    engine's own cache what it has of the prompt behind so many tokens, and all that was computed on top of it. An engine that does
+    engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens`` and ``resting_tokens``. ``drop_after``: before it is
+    served, the engine drops this prompt's KV from its own cache, from the block with this token on, with whatever was computed on top of it. ``weights`` is the
+    digest of the deployment, or of the weights, that the request expects: another engine neither loads nor stores. An engine that does
     not know these fields ignores them. ``engine`` names the engine that is asked; empty for any that serves the model. ``session`` is told to a router
     that stands in for several engines.
     """
@@ -65,8 +65,11 @@ class Completion:
     ``cached_tokens`` counts prompt tokens that were not computed (the engine's own count). ``ttft_ms`` is None when
     the engine does not report it. ``loaded_tokens`` counts those of the cached tokens that came from the cache
     beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
-    these. ``resting_tokens`` likewise: how many leading tokens rest on loads, by this request or since the engine started; 0 if all
-    were computed. ``dropped_blocks``: how many blocks ``drop_after`` dropped; None if the engine does not know it. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
+    these. ``resting_tokens``, told with them: the prompt's KV up to that token came from a load, this request's or an earlier one's, or was
+    computed on top of one; 0 if all was computed since the engine started. ``dropped_blocks`` is what ``drop_after`` dropped; None when the engine does
+    not say. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``no_reuse`` is a sentence that says why
+    the engine neither stores nor loads KV, empty where it does or does not say; such an engine is attached to no cache, and says itself
+    what that reports of others: ``block_size`` in tokens, and ``world_size``. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
     asked for ``logprobs``.
     """
 
@@ -82,6 +85,9 @@ class Completion:
     dropped_blocks: int | None = None
     weights: str | None = None
     top: tuple[Mapping[int, float], ...] = ()
+    no_reuse: str = ""
+    block_size: int | None = None
+    world_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,5 +19,7 @@ class NoiseRecords(Protocol):
     async def noise(self, engine: str) -> Noise:
         """The pairs of all gateways so far; none for a new engine."""
 
-    async def add_noise(self, engine: str, distances: Sequence[Distance], at: datetime) -> Noise:
-        """Merge with what others have added meanwhile; returns the result."""
+    async def add_noise(
+        self, engine: str, distances: Sequence[Distance], computed_twice: float | None, at: datetime
+    ) -> Noise:
+        """Merge with what others have added meanwhile; returns the result. ``computed_twice``: as in :class:`Noise`."""

@@ -64,8 +64,8 @@ class Health:
         instances = (await self.json(f"{coordinator_url}/instances")).get("instances") or []
         return any(entry.get("instance_id") == instance for entry in instances)
 
-    async def warm_up(self, vllm_url: str, model: str, chunk_size: int) -> None:
-        """Send one completion that stores a chunk. Raises StackError.
+    async def warm_up(self, vllm_url: str, model: str, chunk_size: int) -> str:
+        """Send one completion that stores a chunk; why none is stored, if this engine stores none. Raises StackError.
 
         It starts the connector's heartbeat: before that, a restart of LMCache would end vLLM.
         """
@@ -77,6 +77,7 @@ class Health:
             "logprobs": 5,
             "temperature": 0,
             "cache_salt": WARM_UP_SALT,
+            "kv_transfer_params": {"cwm.tell_weights": True},
         }
         try:
             response = await self._http.post(
@@ -86,6 +87,7 @@ class Health:
             raise StackError(f"vLLM did not survive its first request: {error}") from error
         if response.status_code != httpx2.codes.OK:
             raise StackError(f"vLLM refuses a first request: {response.text[:300]}")
+        return str((response.json().get("kv_transfer_params") or {}).get("cwm.no_reuse") or "")
 
 
 async def redis_answers(address: RedisAddress) -> bool:

@@ -63,6 +63,7 @@ class LocalStack:
         self._report = tolerant(report)
         self._parts: dict[PartName, Part] = {}
         self._segments: dict[PartName, set[shm.Segment]] = {}
+        self._no_reuse: dict[int, str] = {}
         self._health = Health()
         # In the folder that the next stack searches for leftovers, even if this stack's storage is temporary.
         self._runfile = RunFile(plan.home / "run" / f"{plan.key}.json")
@@ -188,6 +189,10 @@ class LocalStack:
         if part not in self._parts:
             raise StackError(f"this stack runs no '{part}' of its own.")
         return self._parts[part]
+
+    def no_reuse(self, engine: StackEngine) -> str:
+        """Why this engine reuses no KV, as it said after its last start; empty where it does."""
+        return self._no_reuse.get(engine.plan.number, "")
 
     def room(self, another: StackEngine | None = None) -> Room:
         """The guard of the disk tier of ``another`` engine, else of the first engine's, and of Valkey, if that is this stack's own.
@@ -334,7 +339,7 @@ class LocalStack:
                 vllm, f"vLLM{which}", commands.vllm(), commands.vllm_variables(),
                 lambda: health.responds(f"{engine.vllm_url}/health"),
                 start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=commands.ports.vllm, listeners=["vllm"],
-                warm_up=lambda: health.warm_up(engine.vllm_url, engine.model_name, self.chunk_size), engine=plan.number,
+                warm_up=lambda: self._warm_up(engine), engine=plan.number,
             ),
         ]  # fmt: skip
 
@@ -375,11 +380,19 @@ class LocalStack:
         answer = [await part.recipe.answers() for part in self._parts.values()]
         return all(answer) and all([await self._is_connected(engine) for engine in self.engines])
 
+    async def _warm_up(self, engine: StackEngine) -> None:
+        reason = await self._health.warm_up(engine.vllm_url, engine.model_name, self.chunk_size)
+        if reason and reason != self.no_reuse(engine):
+            which = f"{engine.name}: " if self.plan.others else ""
+            self._report(f"{which}{reason} Windows keep their tokens, a thaw computes their KV again.")
+        self._no_reuse[engine.plan.number] = reason
+
     async def _is_connected(self, engine: StackEngine) -> bool:
-        return (
-            await self._health.vllm_is_attached(engine.lmcache_url)
-            and await self._health.instance_is_registered(self.coordinator_url, engine.plan.instance)
-            and await self._uses_lmcache(engine)
+        if not await self._health.instance_is_registered(self.coordinator_url, engine.plan.instance):
+            return False
+        # Where no KV is reused, vLLM never talks to LMCache.
+        return bool(self.no_reuse(engine)) or (
+            await self._health.vllm_is_attached(engine.lmcache_url) and await self._uses_lmcache(engine)
         )
 
     async def _uses_lmcache(self, engine: StackEngine) -> bool:
@@ -387,7 +400,7 @@ class LocalStack:
             return True
         # vLLM may have died with LMCache during a store; its keeper then starts it again.
         with suppress(StackError):
-            await self._health.warm_up(engine.vllm_url, engine.model_name, self.chunk_size)
+            await self._warm_up(engine)
         return await self._health.vllm_has_asked(engine.lmcache_url)
 
 

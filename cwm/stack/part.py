@@ -41,7 +41,7 @@ class Recipe:
     port: int | None = None
     listeners: Sequence[str] = ()
     """The names of its ports in ``Ports``."""
-    warm_up: Callable[[], Awaitable[None]] | None = None
+    warm_up: Callable[[], Awaitable[object]] | None = None
     before_start: Callable[[], None] = field(default=lambda: None)
     withheld: frozenset[str] = frozenset()
     engine: int = 0

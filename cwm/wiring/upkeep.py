@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
+from cwm.services.upkeep.prove import Prove
 from cwm.services.upkeep.reconcile import Reconcile
 from cwm.services.upkeep.renewal import Renewal
 from cwm.services.upkeep.retention import Retain
@@ -45,6 +46,16 @@ def build_upkeep(settings: Settings, base: Foundation, side: EngineSide) -> Upke
         ),
         patrol=Patrol(
             registry=registry, kv_tier=kv_tier, directory=side.directory, freeze=side.freeze, clock=clock
+        ),
+        prove=Prove(
+            registry=registry,
+            engine=side.engine,
+            kv_tier=kv_tier,
+            directory=side.directory,
+            verify=side.freeze.verify,
+            control=side.thaw.control,
+            quarantine=side.quarantine,
+            clock=clock,
         ),
         autosave=Autosave(
             registry=registry,

@@ -128,8 +128,15 @@ class Forger:
 
     def forged(self, value: bytes, taken_from: str, put_under: str) -> bytes:
         plain = bytearray(len(value) - self._chunk_seal.OVERHEAD_BYTES)
-        sealed = bytearray(len(value))
         self._chunk_seal.unseal(self._ring, *sealed_name(taken_from), memoryview(value), memoryview(plain))
+        return self._sealed(plain, put_under)
+
+    def zeroed(self, value: bytes, put_under: str) -> bytes:
+        """Zeros in place of the KV, sealed for the chunk that has this ``value``."""
+        return self._sealed(bytearray(len(value) - self._chunk_seal.OVERHEAD_BYTES), put_under)
+
+    def _sealed(self, plain: bytearray, put_under: str) -> bytes:
+        sealed = bytearray(len(plain) + self._chunk_seal.OVERHEAD_BYTES)
         self._chunk_seal.seal(self._ring, *sealed_name(put_under), memoryview(plain), memoryview(sealed))
         return bytes(sealed)
 

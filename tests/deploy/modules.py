@@ -19,7 +19,12 @@ def load(name: str) -> Any:
     return module
 
 
+adapter_keys = load("adapter_keys")
+block_chains = load("block_chains")
 chunk_seal = load("chunk_seal")
 deployment = load("deployment")
+held_blocks = load("held_blocks")
+loaded_blocks = load("loaded_blocks")
+reuse = load("reuse")
 turn_ids = load("turn_ids")
 weights = load("weights")

@@ -65,7 +65,7 @@ CHANGED: dict[str, Any] = {
 
 
 def test_every_field_an_identity_has_is_known_to_matter_or_not() -> None:
-    neither = {"model", "max_model_len", "engine"}
+    neither = {"model", "max_model_len", "engine", "no_reuse"}
     assert {field.name for field in fields(EngineIdentity)} == {*KV_FIELDS, *TOKEN_FIELDS, *neither}
     assert set(CHANGED) == {*KV_FIELDS, *TOKEN_FIELDS}
 

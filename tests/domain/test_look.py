@@ -103,7 +103,7 @@ def test_the_largest_change_is_at_least_the_mean_and_some_place_differs_if_any_f
     apart = distance([one], [other])
     assert 0 <= apart.mean <= apart.largest
     assert apart.is_exact == (apart.differing == 0) == (apart.first is None)
-    assert apart.sound < (apart.first or 1)
+    assert apart.first is None or apart.agreed < apart.first
 
 
 def test_looks_that_share_no_place_say_nothing() -> None:
@@ -121,13 +121,15 @@ def test_of_candidates_that_one_side_lists_alone_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "first", "sound"), [((), None, 0), ((33,), 33, 0), ((65, 97), 65, 33), ((97,), 97, 65)]
+    ("changed", "first", "agreed"),
+    [((), None, 96), ((33,), 33, 0), ((65, 97), 65, 32), ((97,), 97, 64)],
 )
-def test_a_distance_tells_the_first_place_that_differs_and_the_last_one_before_it(
-    changed: tuple[int, ...], first: int | None, sound: int
+def test_a_distance_tells_the_first_place_that_differs_and_up_to_where_none_does(
+    changed: tuple[int, ...], first: int | None, agreed: int
 ) -> None:
     places = (33, 65, 97)
     now = tuple({1: -2.0 if place in changed else -1.0} for place in places)
     apart = distance([Look(places, ({1: -1.0},) * 3)], [Look(places, now)])
-    assert (apart.first, apart.sound, apart.differing) == (first, sound, len(changed))
+    assert (apart.first, apart.agreed, apart.differing) == (first, agreed, len(changed))
     assert apart.mean == pytest.approx(len(changed) / 3, abs=1e-5)
+    assert apart.last == (1.0 if 97 in changed else 0.0)

@@ -189,7 +189,7 @@ def test_an_unproven_canary_proves_nothing_by_itself(changes: list[float]) -> No
     look = moved(RIGHT, dict(zip(PLACES, changes, strict=True)))
     evidence = compare(canary(Origin.UNPROVEN), [look], BFLOAT16)
     assert evidence.verification in {Verification.SKIPPED, Verification.UNDECIDED}
-    assert evidence.suspect_from == 0
+    assert evidence.sound_tokens == 0
 
 
 def test_an_unproven_canary_that_equals_the_restored_kv_is_skipped_with_the_reason() -> None:
@@ -208,7 +208,7 @@ def test_beside_an_unproven_canary_the_control_alone_decides() -> None:
     wrong = damaged_behind(RIGHT, PLACES[30])
     unproven = canary(Origin.UNPROVEN, wrong)
     found = judged(wrong, RIGHT, before=unproven, limits=FLOAT32, noisy=False)
-    assert (found.verification, found.suspect_from) == (Verification.MISMATCH, 0)
+    assert (found.verification, found.sound_tokens) == (Verification.MISMATCH, PLACES[29] - 1)
     assert judged(wrong, RIGHT, before=unproven).verification is Verification.MISMATCH
     faint = moved(RIGHT, {LAST: 0.3})
     of_float32 = judged(faint, RIGHT, before=unproven, limits=FLOAT32, noisy=False)
@@ -230,7 +230,7 @@ def test_what_is_suspect_begins_with_the_chunk_in_front_of_the_first_place_that_
     place: int, sound_tokens: int
 ) -> None:
     evidence = judged(damaged_behind(RIGHT, place), RIGHT, limits=FLOAT32, noisy=False)
-    assert evidence.suspect_from == sound_tokens
+    assert evidence.sound_tokens == sound_tokens
 
 
 def test_where_places_are_spread_every_chunk_since_the_last_right_place_is_suspect() -> None:
@@ -238,7 +238,7 @@ def test_where_places_are_spread_every_chunk_since_the_last_right_place_is_suspe
     evidence = judged(
         damaged_behind(RIGHT, PLACES[20]).at(spread), RIGHT.at(spread), limits=FLOAT32, noisy=False
     )
-    assert (evidence.distance.first, evidence.suspect_from) == (PLACES[24], PLACES[16] - 1)
+    assert (evidence.distance.first, evidence.sound_tokens) == (PLACES[24], PLACES[16] - 1)
 
 
 def test_only_a_mismatch_and_what_is_not_known_are_not_gone_on_from() -> None:

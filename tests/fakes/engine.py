@@ -69,6 +69,8 @@ class FakeEngine:
     weights: str | None = "w-1"
     generates: bool = True
     reports_paths: bool = True
+    no_reuse: str = ""
+    """Why it neither loads nor stores, nor has a prefix cache of its own."""
     starts: int = 1
     max_model_len: int = 8192
     template: str = "chatml"
@@ -191,6 +193,9 @@ class FakeEngine:
             dropped_blocks=run.dropped,
             weights=self.weights,
             top=tuple(run.new) if generation.sampling.get("logprobs") else (),
+            no_reuse=self.no_reuse,
+            block_size=self.kv_tier.chunk_size if self.no_reuse else None,
+            world_size=1 if self.no_reuse else None,
         )
 
     async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
@@ -304,7 +309,7 @@ class FakeEngine:
     def _load(self, generation: Generation, names: list[Name], local: int) -> int:
         """Tokens from LMCache behind the ``local`` chunks. What does not open has the whole load computed instead."""
         tier, prompt = self.kv_tier, len(generation.token_ids)
-        if not tier.present or tier.away or self._expects_others(generation):
+        if not tier.present or tier.away or self.no_reuse or self._expects_others(generation):
             return 0
         limit = prompt if generation.load_tokens is None else generation.load_tokens
         found = names[: _leading(tier.best(name) is not None for name in names[: limit // tier.chunk_size])]
@@ -328,6 +333,8 @@ class FakeEngine:
 
     def _keep(self, generation: Generation, ids: TokenIds, copy: Copy, *, rests: bool) -> None:
         """The chunks that are full of KV: of the token that came last there is none yet."""
+        if self.no_reuse:
+            return
         names = self._names(ids, generation.cache_salt)
         self._before.update(zip(names[1:], names, strict=False))
         for name in names:

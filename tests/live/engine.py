@@ -129,13 +129,19 @@ def engine_home() -> Path:
 
 @contextmanager
 def running(
-    folder: Path, model: str, *others: Mapping[str, Any], engine_args: str = ""
+    folder: Path,
+    model: str,
+    *others: Mapping[str, Any],
+    engine_args: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[LiveEngine]:
-    """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``, ``engine_args`` added to ``CWM_ENGINE_ARGS``. ``others``: what further engines have of their own."""
+    """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``, ``engine_args`` added to ``CWM_ENGINE_ARGS``,
+    ``variables`` to vLLM's environment. ``others``: what further engines have of their own."""
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
     further = f"{_COMPACT_JSON} {engine_args}"
     local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1, engine_args=further)
     plan = plan_from_settings(storage, local, withheld=frozenset(), log=_tell)
+    plan = replace(plan, serving_variables={**plan.serving_variables, **(variables or {})})
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.
     stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False, others=others), report=_tell)
     loop = asyncio.new_event_loop()

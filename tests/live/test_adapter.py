@@ -121,17 +121,23 @@ async def test_a_session_on_an_adapter_and_one_on_its_base_never_share_kv(
     assert [answer["token_ids"] for answer in loaded] == computed
 
 
-async def test_under_one_salt_an_engine_would_give_the_adapter_its_base_s_kv(
-    engine: LiveEngine, front: LiveGateway
+@pytest.mark.parametrize("first", ["base", "adapter"])
+async def test_under_one_salt_an_adapter_and_its_base_load_each_their_own(
+    engine: LiveEngine, front: LiveGateway, first: str
 ) -> None:
     prompt, salt = words(600), uuid4().hex
+    earlier, later = (front.model, _ADAPTER) if first == "base" else (_ADAPTER, front.model)
     async with talk(front.url, front.model) as client:
-        right = await directly(client, engine, _ADAPTER, prompt, uuid4().hex)
-        await directly(client, engine, front.model, prompt, salt)
+        right = [await directly(client, engine, model, prompt, uuid4().hex) for model in (earlier, later)]
+        await directly(client, engine, earlier, prompt, salt)
         await engine.forget_gpu_cache()
-        wrong = await directly(client, engine, _ADAPTER, prompt, salt)
-    assert cached(wrong) > 0
-    assert wrong["token_ids"] != right["token_ids"]
+        other = await directly(client, engine, later, prompt, salt)
+        await engine.forget_gpu_cache()
+        own = await directly(client, engine, earlier, prompt, salt)
+    assert right[0]["token_ids"] != right[1]["token_ids"]
+    assert (cached(other), other["token_ids"]) == (0, right[1]["token_ids"])
+    assert cached(own) >= restorable_tokens(len(prompt), engine.chunk_size)
+    assert own["token_ids"] == right[0]["token_ids"]
 
 
 async def test_a_window_of_an_adapter_comes_back_exactly(engine: LiveEngine, front: LiveGateway) -> None:

@@ -63,6 +63,7 @@ from cwm.services.turns.turns import Turns
 from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
+from cwm.services.upkeep.prove import Prove
 from cwm.services.upkeep.reconcile import Reconcile
 from cwm.services.upkeep.renewal import Renewal
 from cwm.services.upkeep.retention import Retain, RetentionPolicy
@@ -403,6 +404,16 @@ def gateway(
         pin_audit=PinAudit(registry=registry, kv_tier=kv_tier, release=release, replicas=replicas),
         renewal=renewal,
         patrol=patrol,
+        prove=Prove(
+            registry=registry,
+            engine=served,
+            kv_tier=kv_tier,
+            directory=directory,
+            verify=verify,
+            control=control,
+            quarantine=quarantine,
+            clock=clock,
+        ),
         autosave=Autosave(
             registry=registry,
             freeze=freeze,

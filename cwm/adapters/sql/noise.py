@@ -29,13 +29,18 @@ class SqlNoise:
 
     @writing
     def add_noise(
-        self, connection: Connection, engine: str, distances: Sequence[Distance], at: datetime
+        self,
+        connection: Connection,
+        engine: str,
+        distances: Sequence[Distance],
+        computed_twice: float | None,
+        at: datetime,
     ) -> Noise:
         """The first statement locks the row, so two gateways that add at once lose nothing."""
         row = engine_noise.c.engine == engine
         empty = {"engine": engine, "content": Noise().as_dict(), "updated_at": at}
         connection.execute(insert_into(connection, engine_noise).values(empty).on_conflict_do_nothing())
         query = select(engine_noise.c.content).where(row).with_for_update()
-        noise = Noise.from_dict(connection.execute(query).scalar_one()).plus(distances)
+        noise = Noise.from_dict(connection.execute(query).scalar_one()).plus(distances, computed_twice)
         connection.execute(update(engine_noise).where(row).values(content=noise.as_dict(), updated_at=at))
         return noise

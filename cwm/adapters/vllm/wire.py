@@ -29,17 +29,20 @@ _COUNTED: Final = (
     "vllm:num_requests_waiting",
 )
 
-# ``kv_transfer_params``: of deploy/engine/cwm_engine/connector.py (request and response), and of LMCache itself.
+# ``kv_transfer_params``: of connector.py and closed_connector.py in deploy/engine/cwm_engine/ (request and response), and of LMCache itself.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
+_FAILED: Final = "cwm.failed_tokens"
 _RESTING: Final = "cwm.resting_tokens"
 _DROP_AFTER: Final = "cwm.drop_after"
 _DROPPED: Final = "cwm.dropped_blocks"
-_FAILED: Final = "cwm.failed_tokens"
 _REPORT_LOADED: Final = "cwm.tell_loaded"
 _WEIGHTS: Final = "cwm.weights"
 _DEPLOYMENT: Final = "cwm.deployment"
 _REPORT_WEIGHTS: Final = "cwm.tell_weights"
+_NO_REUSE: Final = "cwm.no_reuse"
+_BLOCK_SIZE: Final = "cwm.block_size"
+_WORLD_SIZE: Final = "cwm.world_size"
 _STORE_LIMIT: Final = "lmcache.max_offload_tokens"
 
 _Parsed = TypeVar("_Parsed")
@@ -130,6 +133,9 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
         ),
+        no_reuse=transfer.get(_NO_REUSE) or "",
+        block_size=transfer.get(_BLOCK_SIZE),
+        world_size=transfer.get(_WORLD_SIZE),
     )
 
 

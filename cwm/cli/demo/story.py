@@ -25,6 +25,7 @@ from cwm.domain.prefix import TokenIds, restorable_tokens, stored_chunks
 from cwm.ports.engine import Generation
 from cwm.services.kv.prefix import Prefix
 from cwm.services.turns.grow import Grow, template_from
+from cwm.stack.errors import StackError
 
 if TYPE_CHECKING:
     from cwm.cli.demo.gateway import RunningGateway
@@ -55,6 +56,10 @@ class Story:
     async def tell(self) -> DemoResult:
         parts = self.gateway.parts
         identity = await parts.engine_side.directory.identity()
+        if identity.no_reuse:
+            raise StackError(
+                f"{identity.no_reuse} The demo shows how KV is restored, and there is none here."
+            )
         session_id = await self._read(identity)
         session, window_ids = await self._recorded(session_id)
         reference = await self._uninterrupted(identity, session, window_ids)

@@ -179,7 +179,7 @@ class EngineDirectory(EngineRoster):
             keys = {
                 salt: PrefixKey(identity.root, identity.world_size, token_ids, salt)
                 for identity in known or [await self.identity(model, engines[0])]
-                if len(token_ids) >= (identity.chunk_size or math.inf)
+                if len(token_ids) >= (identity.stored_chunk or math.inf)
                 for salt in (self.salt(tenant, salt_scope, identity),)
             }
             async with asyncio.timeout(_HELD_SECONDS):
@@ -221,6 +221,18 @@ class EngineDirectory(EngineRoster):
                     expected=expected,
                     answered=actual,
                 )
+        if (answer.weights or answer.no_reuse) and bool(answer.no_reuse) != bool(identity.no_reuse):
+            self.forget()
+            raise EngineResponseError(
+                "The engine changed while it was being used: whether it reuses KV; the next attempt sees the new one.",
+                expected=identity.no_reuse,
+                answered=answer.no_reuse,
+            )
+
+    def no_reuse(self, engine: str = "") -> str:
+        """Why an engine, or for an empty name any of them, reuses no KV, as far as is known; empty where it does. Nothing is asked."""
+        known = (each for each in self._known.values() if engine in {"", each.engine})
+        return next((each.no_reuse for each in known if each.no_reuse), "")
 
     def survives_aborts(self, identity: EngineIdentity) -> bool:
         """Whether the engine has CWM's connector, so that a request may be aborted while its KV is being loaded."""

@@ -54,7 +54,7 @@ class Probe:
         answer = await self._first_answer(
             engine, Generation(served.id, probe, salt, max_tokens=1, engine=name)
         )
-        attached = _attached(facts, served)
+        attached = _told(facts, served, answer) or _attached(facts, served)
         if facts is not None and attached is None:
             # LMCache lists the model only after the probe has stored something.
             facts = await self._facts_now(name) or facts
@@ -81,6 +81,7 @@ class Probe:
             template_digest=_text_digest(await engine.chat_template(served.id)),
             adapter=served.adapter,
             engine=name,
+            no_reuse=answer.no_reuse if facts else "",
         )
 
     async def _first_answer(self, engine: Engine, probe: Generation) -> Completion:
@@ -138,6 +139,13 @@ async def _probe_ids(engine: Engine, served: ServedModel, facts: KvTierFacts | N
     ids = await engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
     token_count = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
     return (ids * (token_count // len(ids) + 1))[:token_count]
+
+
+def _told(facts: KvTierFacts | None, served: ServedModel, answer: Completion) -> AttachedModel | None:
+    """What an engine says of itself that never attaches to LMCache, because no KV is reused there."""
+    if facts is None or answer.block_size is None:
+        return None
+    return AttachedModel(served.root, answer.world_size or 1, answer.block_size)
 
 
 def _attached(facts: KvTierFacts | None, served: ServedModel) -> AttachedModel | None:

@@ -18,6 +18,7 @@ from cwm.services.engines.directory import EngineDirectory
 class EngineState:
     """One engine. ``since``: when it went or came back, None if it never went; ``reason``: why it is away.
 
+    ``no_reuse``: why it neither stores nor loads KV, empty where it does.
     ``deployments`` by model: what its KV depends on, as a digest; empty for a model that does not generate. ``running`` requests of anybody; ``sessions`` of all tenants that it serves.
     """
 
@@ -29,6 +30,7 @@ class EngineState:
     running: int
     sessions: int
     draining_since: datetime | None
+    no_reuse: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,15 @@ class Survey:
     ) -> EngineState:
         health = self.directory.health.get(name, EngineHealth())
         return EngineState(
-            name, health.is_up, health.since, health.reason, deployments, running, sessions, draining_since
+            name,
+            health.is_up,
+            health.since,
+            health.reason,
+            deployments,
+            running,
+            sessions,
+            draining_since,
+            self.directory.no_reuse(name),
         )
 
     async def _asked(self, name: str) -> tuple[Mapping[str, str], int]:

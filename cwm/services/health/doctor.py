@@ -85,6 +85,8 @@ class Doctor:
                 return
             if probe is None:
                 findings.skipped("vLLM does not complete a probe", *CACHE_CHECKS)
+            elif engine.no_reuse:
+                _no_reuse(findings, engine.no_reuse)
             else:
                 await cache.examine(probe)
         finally:
@@ -179,6 +181,16 @@ class Doctor:
             return
         _eviction(findings, room)
         _memory(findings, room)
+
+
+def _no_reuse(findings: Findings, reason: str) -> None:
+    findings.warn(
+        "attached",
+        f"{reason} Windows keep their tokens, a thaw computes all KV again.",
+        "Serve a model for which vLLM has its prefix cache on this device (its log says why it is off), without "
+        "--no-enable-prefix-caching, and with a --block-size that divides LMCache's --chunk-size.",
+    )
+    findings.skipped("no KV is reused", *(check for check in CACHE_CHECKS if check != "attached"))
 
 
 def _clocks(findings: Findings, difference: timedelta) -> None:

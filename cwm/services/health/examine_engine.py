@@ -36,7 +36,8 @@ class EngineExamination:
     """Sends one random prompt twice under one salt and once under another.
 
     ``weights_digest`` is what the settings say of the weights; None for an engine without LMCache.
-    ``sent``: (token ids, salt) of all prompts whose chunks may have been stored.
+    ``sent``: (token ids, salt) of all prompts whose chunks may have been stored. ``no_reuse``: why the engine neither stores nor loads KV,
+    as it says in its answers; empty where it does.
     """
 
     findings: Findings
@@ -45,6 +46,7 @@ class EngineExamination:
     chunk_size: int
     weights_digest: str | None
     sent: list[tuple[TokenIds, str]] = field(default_factory=list)
+    no_reuse: str = ""
 
     async def examine(self) -> TokenIds | None:
         """Run the checks; returns the prompt, of two chunks or more if the model allows it, or None if vLLM fails on it."""
@@ -63,6 +65,7 @@ class EngineExamination:
             self.findings.fault("token ids", error.message, "See vLLM's log.")
             self.findings.skipped("vLLM does not answer a probe", *ENGINE_CHECKS[1:])
             return None
+        self.no_reuse = first.no_reuse
         self._token_ids(first)
         self._cached_tokens(second)
         self._isolation(other)
@@ -88,6 +91,8 @@ class EngineExamination:
     def _cached_tokens(self, second: Completion) -> None:
         if second.cached_tokens:
             self.findings.ok("cached tokens", f"reported: {second.cached_tokens} of {second.prompt_tokens}")
+        elif self.no_reuse:
+            self.findings.skipped("no KV is reused", "cached tokens")
         else:
             self.findings.fault(
                 "cached tokens",

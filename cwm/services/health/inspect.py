@@ -180,7 +180,8 @@ class Inspect:
             f"; {model} in deployment {deployment}, not the only one"
             for model, deployment in differing.items()
         )
-        return Status.HEALTHY, message + "".join(remarks)
+        no_reuse = self.directory.no_reuse(name)
+        return Status.HEALTHY, "".join([message, *remarks, f"; {no_reuse}" if no_reuse else ""])
 
     def _dated(self, component: Component, upstream: UpstreamHealth | None) -> Component:
         if component.status is Status.HEALTHY:
@@ -265,6 +266,8 @@ class Inspect:
         facts = await self.kv_tier.facts()
         if facts is None:
             return Status.DEGRADED, "This engine has no LMCache: windows keep tokens, thaws recompute."
+        if reason := self._no_reuse(attached=bool(facts.attached)):
+            return Status.DEGRADED, f"{reason} Windows keep tokens, thaws recompute."
         if not facts.attached:
             return Status.DEGRADED, "No vLLM is attached to LMCache."
         fault = self.cache_fault()
@@ -273,6 +276,12 @@ class Inspect:
         if away := await self._without_cache(tenant):
             return Status.DEGRADED, f"No LMCache answers beside {', '.join(away)}."
         return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
+
+    def _no_reuse(self, *, attached: bool) -> str:
+        """Why the engine reuses no KV, as far as is known. Of several engines each says it itself, unless none is ``attached``."""
+        if self.directory is None or (attached and not self.directory.is_one):
+            return ""
+        return self.directory.no_reuse()
 
     async def _without_cache(self, tenant: str) -> list[str]:
         """Of several engines those that serve a tenant and whose LMCache does not answer."""

@@ -10,8 +10,7 @@ from typing import Final
 from cwm.background import BackgroundTasks
 from cwm.domain.canary import Canary
 from cwm.domain.errors import CwmError
-from cwm.domain.look import Look, distance
-from cwm.domain.noise import Noise
+from cwm.domain.look import Look
 from cwm.domain.verdict import Evidence, Verification, judge
 from cwm.ports.engine import Engine
 from cwm.ports.meter import Meter
@@ -60,9 +59,7 @@ class Control:
         if looks is None:
             return replace(undecided, reason=_EVICTED)
         restored, other = looks
-        noise: Noise = await self.noises.learn(
-            prefix.identity, [distance(pair[:1], pair[1:]) for pair in (restored, other)]
-        )
+        noise = await self.noises.measured(prefix.identity)
         if noise.is_too_large:
             return replace(undecided, reason="looks at the same KV differ by more than a nat on this engine")
         return judge(canary, comparison.looks, restored, other, noise.limits)

@@ -11,7 +11,7 @@ from typing import Final
 
 from cwm.domain.engine import EngineIdentity, engine_key
 from cwm.domain.errors import CwmError
-from cwm.domain.look import Distance, distance, places_of
+from cwm.domain.look import Distance, Look, distance, places_of
 from cwm.domain.noise import Noise
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine
@@ -23,6 +23,10 @@ _TENANT: Final = "cwm:noise"  # no tenant can have this name
 _TEXT: Final = "Two looks at the same keys and values differ by the shapes of their batches alone. "
 _PLACES: Final = 16
 _LOOKS: Final = 12
+# Verdicts compare two looks with two.
+_PAIRS: Final = 128
+# No multiple of a block, so that the steps have other shapes than those of the whole.
+_STEP_TOKENS: Final = 97
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Noises:
         return self._known[key]
 
     async def measured(self, identity: EngineIdentity) -> Noise:
-        """The noise, measured first if nobody has: a short text is computed once and looked at :data:`_LOOKS` times."""
+        """The noise, measured first if nobody has: a short text is computed twice and looked at :data:`_LOOKS` times."""
         noise = await self.of(identity)
         if noise.is_measured:
             return noise
@@ -55,13 +59,18 @@ class Noises:
             noise = await self.of(identity)
             return noise if noise.is_measured else await self._survey(identity)
 
-    async def learn(self, identity: EngineIdentity, distances: Sequence[Distance]) -> Noise:
-        """Record how far looks at the same KV were apart."""
+    async def learn(
+        self,
+        identity: EngineIdentity,
+        distances: Sequence[Distance],
+        computed_twice: float | None = None,
+    ) -> Noise:
+        """Record how far looks at the same KV were apart, and how far a context that was computed twice, in nats."""
         key = engine_key(identity)
         try:
-            noise = await self.records.add_noise(key, distances, self.clock.now())
+            noise = await self.records.add_noise(key, distances, computed_twice, self.clock.now())
         except CwmError:
-            noise = self._known.get(key, Noise()).plus(distances)
+            noise = self._known.get(key, Noise()).plus(distances, computed_twice)
         self._known[key] = noise
         return noise
 
@@ -70,12 +79,27 @@ class Noises:
         ids = await self.engine.tokenize(identity.model, _TEXT, add_special_tokens=False)
         length = _PLACES * chunk + 1
         token_ids = fitting((ids * (length // len(ids) + 1))[:length], identity)
-        prefix = Prefix(token_ids, self.directory.clean_room(_TENANT, identity), identity)
-        await computed(self.engine.complete, prefix)
         places = places_of(len(token_ids), chunk, _PLACES)
-        count = _LOOKS if places else 0
-        looks = [(await self.engine.look(prefix.request(), places)).look for _ in range(count)]
-        return await self.learn(identity, [distance([one], [other]) for one, other in combinations(looks, 2)])
+        if not places:
+            return await self.of(identity)
+        salt = self.directory.clean_room(_TENANT, identity)
+        whole, stepped = Prefix(token_ids, salt, identity), Prefix(token_ids, f"{salt}-steps", identity)
+        await computed(self.engine.complete, whole)
+        for end in (*range(_STEP_TOKENS, len(token_ids), _STEP_TOKENS), len(token_ids)):
+            await computed(self.engine.complete, replace(stepped, token_ids=token_ids[:end]))
+        looks = [await self._look(whole, places) for _ in range(_LOOKS)]
+        twice = distance(looks, [await self._look(stepped, places) for _ in range(2)])
+        pairs = list(combinations(looks, 2))
+        apart = [
+            distance(before, after)
+            for at, before in enumerate(pairs)
+            for after in pairs[at + 1 :]
+            if not any(one is other for one in before for other in after)
+        ]
+        return await self.learn(identity, apart[:: max(1, len(apart) // _PAIRS)], twice.largest)
+
+    async def _look(self, prefix: Prefix, places: tuple[int, ...]) -> Look:
+        return (await self.engine.look(prefix.request(), places)).look
 
 
 async def computed(complete: Callable[..., Awaitable[object]], prefix: Prefix) -> None:

@@ -72,7 +72,7 @@ def _split(
         split = {ENGINE_TIER: answer.cached_tokens - external_tokens, UNKNOWN_TIER: external_tokens}
     else:
         below = {
-            str(tier): chunks * (prefix.identity.chunk_size or 0) for tier, chunks in chunks_by_tier.items()
+            str(tier): chunks * (prefix.identity.stored_chunk or 0) for tier, chunks in chunks_by_tier.items()
         }
         if sum(below.values()) > external_tokens:
             # The engine's own cache had some of these tokens.

@@ -100,7 +100,7 @@ class Planner:
         except CwmError:
             return []
         order = (Tier.CPU, *(self.kv_tier.lower_tiers() or _LOWER_TIERS))
-        return resident(placements, prefix.identity.chunk_size or 0, order)
+        return resident(placements, prefix.identity.stored_chunk or 0, order)
 
     async def _learn(self, prefix: Prefix, observation: Observation) -> None:
         await asyncio.sleep(_LEARN_AFTER_SECONDS)

@@ -20,12 +20,12 @@ class Prefix:
 
     @property
     def chunk_count(self) -> int:
-        chunk_size = self.identity.chunk_size
+        chunk_size = self.identity.stored_chunk
         return stored_chunks(len(self.token_ids), chunk_size) if chunk_size else 0
 
     @property
     def stored_tokens(self) -> int:
-        return self.chunk_count * (self.identity.chunk_size or 0)
+        return self.chunk_count * (self.identity.stored_chunk or 0)
 
     @property
     def key(self) -> PrefixKey:
@@ -53,7 +53,7 @@ class Prefix:
             self.cache_salt,
             max_tokens=1,
             sampling={"temperature": 0},
-            store_tokens=self.stored_tokens if self.identity.chunk_size else None,
+            store_tokens=self.stored_tokens if self.identity.stored_chunk else None,
             weights=self.identity.expected,
             engine=self.identity.engine,
         )

@@ -20,7 +20,7 @@ def debt_of(prefix: Prefix, *, pinned: bool, hashes: tuple[str, ...] = ()) -> De
     return Debt(
         identity.root,
         identity.world_size,
-        identity.chunk_size or 1,
+        identity.stored_chunk or 1,
         len(prefix.key.token_ids),
         pinned,
         hashes,

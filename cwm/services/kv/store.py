@@ -113,7 +113,7 @@ class Store:
             await self._ask(prefix, prefix.request())
         else:
             result = await first()
-        if prefix.chunk_count == 0:
+        if prefix.chunk_count == 0 or elsewhere.chunk_count == 0:
             return Prefetched(0, 0), result
         await self._wait_for_stores(prefix)
         prefetch = await self.kv_tier.prefetch(elsewhere.key)

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cwm.background import BackgroundTasks
-from cwm.domain.canary import Canary, origin_of
+from cwm.domain.canary import Canary, Origin, origin_of
 from cwm.domain.look import Look, distance, few_of, places_of
-from cwm.domain.verdict import Evidence, Verification, compare, skipped
+from cwm.domain.verdict import Evidence, compare, skipped
 from cwm.ports.engine import Completion, Engine
 from cwm.services.aside import outlasting
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.noises import Noises
 from cwm.services.kv.prefix import Prefix
 
-_FEW_PLACES: Final = 16
+FEW_PLACES: Final = 16
 _EVICTED: Final = "the engine evicted part of the context before it was looked at"
 
 
@@ -35,6 +35,12 @@ class Comparison:
     looks: tuple[Look, ...] = ()
 
 
+def canary_of(looks: tuple[Look, Look], origin: Origin) -> Canary:
+    """A canary of two looks at the same KV: at all of the places, and at a few of them."""
+    every, few = looks
+    return Canary(every, origin, few)
+
+
 @dataclass(frozen=True, slots=True)
 class Verify:
     """``most_places``: how many places a canary has at most; 0 for no canaries."""
@@ -52,16 +58,21 @@ class Verify:
             return ()
         return places_of(len(prefix.token_ids), chunk_size, self.most_places)
 
-    async def record(self, prefix: Prefix, proven_tokens: int = 0) -> Recording:
+    async def record(self, prefix: Prefix, proven_tokens: int = 0, known: Canary | None = None) -> Recording:
         """Have the engine hold the whole context, which stores what is missing, and look at it.
 
-        ``proven_tokens``: of the tokens that the engine loaded, those whose verdict was good. CWM-5002 if another engine answers.
+        ``proven_tokens``: of the tokens that the engine loaded, those whose verdict was good. ``known``: the canary that there is of this KV
+        already, which proves what was loaded if it agrees. CWM-5002 if another engine answers.
         """
         answer = await self._asked(prefix)
         places = self.places(prefix)
-        look = await self.look(prefix, places) if places else None
-        canary = None if look is None else Canary(look, origin_of(answer.resting_tokens, proven_tokens))
-        return Recording(answer, canary)
+        looks = await self.looked(prefix, places) if places else None
+        if looks is None:
+            return Recording(answer, None)
+        origin = origin_of(answer.resting_tokens, proven_tokens)
+        if not origin.is_proven and known is not None and compare(known, looks).verification.is_good:
+            origin = Origin.INHERITED
+        return Recording(answer, canary_of(looks, origin))
 
     async def look(self, prefix: Prefix, places: tuple[int, ...]) -> Look | None:
         """None if the engine had not all of the context in its cache any more. The request is never abandoned half-way."""
@@ -69,25 +80,32 @@ class Verify:
         return answer.look if answer.cached_tokens >= places[-1] - 1 else None
 
     async def compare(self, prefix: Prefix, canary: Canary) -> Comparison:
-        """Look at a few places; if any differs, at all of the canary's. ``undecided`` where noise does not explain the difference."""
+        """Look at a few places; if any differs, at all of the canary's, twice. ``undecided`` where noise does not explain the difference."""
         places = tuple(place for place in canary.look.places if place <= len(prefix.token_ids))
         if not places:
             return Comparison(skipped("the context is shorter than the canary's"))
-        few = await self.look(prefix, few_of(places, _FEW_PLACES))
+        few = await self.look(prefix, few_of(places, FEW_PLACES))
         if few is None:
             return Comparison(skipped(_EVICTED))
         evidence = compare(canary, [few])
-        if evidence.verification is Verification.EXACT:
+        if evidence.distance.is_exact:
             return Comparison(evidence, (few,))
-        every = await self.look(prefix, places)
-        if every is None:
-            return Comparison(skipped(_EVICTED))
         noise = await self.noises.measured(prefix.identity)
+        first, second = await self.looked(prefix, places), await self.looked(prefix, places)
+        if first is None or second is None:
+            return Comparison(skipped(_EVICTED))
+        # Whatever the verdict: looks at the same KV tell the noise.
+        noise = await self.noises.learn(prefix.identity, [distance(first, second, canary.sure_places)])
+        looks = (few, *first, *second)
         # Limits of more than a nat would allow what damage does: the control says that nothing can be told.
-        evidence = compare(canary, [few, every], None if noise.is_too_large else noise.limits)
-        # Whatever the verdict: two looks at the same KV tell the noise.
-        await self.noises.learn(prefix.identity, [distance([few], [every])])
-        return Comparison(evidence, (few, every))
+        limits = None if noise.is_too_large else noise.limits
+        return Comparison(compare(canary, looks, limits), looks)
+
+    async def looked(self, prefix: Prefix, places: tuple[int, ...]) -> tuple[Look, Look] | None:
+        """Two looks: at all of the places, and at a few of them, a batch of another shape."""
+        every = await self.look(prefix, places)
+        few = await self.look(prefix, few_of(places, FEW_PLACES))
+        return None if every is None or few is None else (every, few)
 
     async def settle(self) -> None:
         """Wait for looks whose callers have disconnected."""

@@ -236,7 +236,7 @@ class Move:
         else:
             cargo = await self._from_source(replace(there, identity=source), there)
         await on_step("restores and compares" if cargo.canary else "restores")
-        receipt = await self._restored(session, there, cargo, answered=source is not None)
+        receipt = await self._restored(session, there, cargo, source)
         last = await self.current.unmoved(session)
         if last is None or last.id != turn.id:
             raise TurnInFlightError(
@@ -294,17 +294,19 @@ class Move:
         """Load what the shared tiers have; nobody can store the rest."""
         prefetch = await self.kv_tier.prefetch(there.key) if there.chunk_count else Prefetched(0, 0)
         canary = None
-        if self.verify.most_places:
+        if self.verify.most_places and not there.identity.no_reuse:
             canary = await self.registry.canary(session.tenant, digest(there.token_ids), there.cache_salt)
         return _Cargo(prefetch, canary, "window" if canary else None)
 
-    async def _restored(self, session: Session, there: Prefix, cargo: _Cargo, *, answered: bool) -> Moved:
+    async def _restored(
+        self, session: Session, there: Prefix, cargo: _Cargo, source: EngineIdentity | None
+    ) -> Moved:
         """Have the target restore the context, and compare it with the canary. CWM-5002 if it is wrong there."""
         counters = await self.origins.before(there.identity)
         answer = await self.engine.complete(replace(there.request(), tell_loaded=True))
         self.directory.confirm(there.identity, answer)
         by_tier = await self.origins.split(answer, counters, cargo.loaded.loaded, there)
-        evidence = await self._compared(session, there, cargo, answered=answered)
+        evidence = await self._compared(session, there, cargo, source)
         self.journal.meter.event(f"move_{evidence.verification}")
         self.journal.meter.verified(evidence.verification)
         if evidence.verification is Verification.MISMATCH:
@@ -326,23 +328,27 @@ class Move:
             blocks_total=there.chunk_count,
             evidence=evidence,
             canary_of=cargo.canary_of,
-            source_answered=answered,
+            source_answered=source is not None,
         )
 
-    async def _compared(self, session: Session, there: Prefix, cargo: _Cargo, *, answered: bool) -> Evidence:
+    async def _compared(
+        self, session: Session, there: Prefix, cargo: _Cargo, source: EngineIdentity | None
+    ) -> Evidence:
         if cargo.canary is None:
-            return skipped(self._why_unproven(session, answered=answered))
+            return skipped(self._why_unproven(session, there.identity, source))
         comparison = await self.verify.compare(there, cargo.canary)
         if comparison.evidence.verification is not Verification.UNDECIDED:
             return comparison.evidence
         return await self.control(session.tenant, there, cargo.canary, comparison)
 
-    def _why_unproven(self, session: Session, *, answered: bool) -> str:
+    def _why_unproven(self, session: Session, target: EngineIdentity, source: EngineIdentity | None) -> str:
         if self.verify.most_places == 0:
             return "switched off"
+        if reason := target.no_reuse or (source.no_reuse if source else ""):
+            return reason
         if session.engine is None:
             return "it is not known which engine served the session"
-        return "the context is too short or too long" if answered else "the source did not answer"
+        return "the context is too short or too long" if source else "the source did not answer"
 
     async def _switch(self, session: Session, engine: str) -> None:
         settled_engine = await self.registry.settle_session(session, engine, session.engine)

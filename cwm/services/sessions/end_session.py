@@ -81,7 +81,7 @@ class EndSession:
     async def _unshared(self, session: Session, prefix: Prefix) -> tuple[str, ...]:
         hashes = self.kv_tier.expected_hashes(prefix.key) or []
         shared_count = await self._shared_with_others(session, prefix.token_ids) // (
-            prefix.identity.chunk_size or 1
+            prefix.identity.stored_chunk or 1
         )
         return tuple(hashes[shared_count:])
 

@@ -73,8 +73,10 @@ class Compare:
             return common, None
         salt = self.directory.salt(session.tenant, session.salt_scope, identity)
         plan = await self.planner.predict(Prefix(fitting(context.token_ids, identity), salt, identity))
-        chunk_size = identity.chunk_size
-        reused = common if chunk_size is None else restorable_tokens(common + 1, chunk_size)
+        chunk = identity.stored_chunk
+        reused = common if chunk is None else restorable_tokens(common + 1, chunk)
+        if identity.no_reuse:
+            reused = 0
         return min(reused, max(len(context.token_ids) - 1, 0)), plan.predicted_ms
 
 

@@ -58,8 +58,10 @@ class Patrol:
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
             identity = await self._served(window)
-            if identity is None or any(
-                not change.changes_tokens for change in differences(window.identity, identity)
+            if (
+                identity is None
+                or identity.stored_chunk is None
+                or any(not change.changes_tokens for change in differences(window.identity, identity))
             ):
                 # Its KV belongs to another engine, which may come back; this one cannot read it.
                 self._set_aside(window)

@@ -84,7 +84,7 @@ class PinAudit:
         except StorageCorruptionError:
             token_ids = ()
         key = PrefixKey(identity.root, identity.world_size, token_ids, window.cache_salt)
-        return _Chain(window.name, window.tenant, hashes, identity.chunk_size or 1, key)
+        return _Chain(window.name, window.tenant, hashes, identity.stored_chunk or 1, key)
 
     async def _of_debts(self, debts: list[Intent]) -> list[_Chain]:
         chains = []

@@ -23,6 +23,7 @@ from cwm.services.replicas import BEAT_SECONDS, Replicas
 from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit
+from cwm.services.upkeep.prove import Prove
 from cwm.services.upkeep.renewal import ACTION as RENEWED
 from cwm.services.upkeep.renewal import Renewal
 from cwm.services.upkeep.retention import Retain
@@ -51,6 +52,7 @@ class Reconcile:
     pin_audit: PinAudit
     renewal: Renewal
     patrol: Patrol
+    prove: Prove
     autosave: Autosave
     retain: Retain
     journal: Journal
@@ -144,7 +146,8 @@ class Reconcile:
                 before=loss or before,
                 after_loss=loss is not None,
             )
-        if any(step.action == RENEWED and step.outcome is StepOutcome.DONE for step in steps):
+            proven = await self._proven()
+        if proven or any(step.action == RENEWED and step.outcome is StepOutcome.DONE for step in steps):
             # There may be more of them.
             self.soon()
         postponed = {step.action for step in steps if step.outcome is StepOutcome.POSTPONED}
@@ -177,6 +180,15 @@ class Reconcile:
             steps += new_steps
             if not dry_run:
                 await self._note(new_steps)
+        return steps
+
+    async def _proven(self) -> list[Step]:
+        """In the background alone: it mends nothing, and computes whole contexts."""
+        try:
+            steps = await self.prove()
+        except CwmError:
+            return []
+        await self._note(steps)
         return steps
 
     async def _abandoned(self) -> list[Intent]:

@@ -104,9 +104,10 @@ class Renewal:
                 # It went while the windows before this one were computed.
                 return None
             identity = await self._target(upgrade, window.tenant)
-            if identity is None or identity.chunk_size is None:
+            if identity is None or identity.stored_chunk is None:
                 self._set_aside(window)
-                return _step(window, StepOutcome.FAILED, _NOT_FOR_IT if identity is None else _NO_CACHE)
+                reason = _NOT_FOR_IT if identity is None else identity.no_reuse or _NO_CACHE
+                return _step(window, StepOutcome.FAILED, reason)
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
             _require_same_tokens(window, identity, len(snapshot.token_ids))
             task = self._renewing.start(self._renew(window, identity, snapshot.token_ids))
@@ -183,7 +184,7 @@ class Renewal:
         async for session_id, other_ids in beside:
             if await self._is_under(prefix, window.tenant, session_id):
                 longest = max(longest, common_length(prefix.token_ids, other_ids))
-        return tuple(hashes[longest // (prefix.identity.chunk_size or 1) :])
+        return tuple(hashes[longest // (prefix.identity.stored_chunk or 1) :])
 
     async def _is_under(self, prefix: Prefix, tenant: str, session_id: str) -> bool:
         """Whether a session has its KV under the salt of the prefix; also if nobody can tell."""

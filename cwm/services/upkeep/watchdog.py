@@ -253,7 +253,7 @@ class Watchdog:
         mark = hashlib.sha256(instance.encode()).hexdigest()[:_MARK_CHARS]
         text = _TEXT.format(mark=mark, instance=instance)
         ids = await self.engine.tokenize(identity.model, text, add_special_tokens=False)
-        length = _CHUNKS * (identity.chunk_size or 0) + 1
+        length = _CHUNKS * (identity.stored_chunk or 0) + 1
         token_ids = fitting((ids * (length // len(ids) + 1))[:length], identity)
         canary = Prefix(token_ids, self.directory.salt(_TENANT, "", identity), identity)
         self._canaries[instance] = canary
@@ -271,7 +271,7 @@ def _judge(first: WatchdogOutcome, second: WatchdogOutcome, *, existed: bool) ->
 
 
 def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:
-    """Whether there is a tier below L1 and an attached vLLM whose chunks can be in it."""
+    """Whether there is a tier below L1 and an attached vLLM whose chunks can be in it: one that reuses KV."""
     roots = {attached.root for attached in facts.attached}
-    chunk = identity.chunk_size or identity.max_model_len
+    chunk = identity.stored_chunk or identity.max_model_len
     return bool(facts.adapters) and identity.root in roots and chunk + 1 < identity.max_model_len

@@ -158,7 +158,7 @@ class Delete:
             longest = max(longest, common_length(token_ids, other_ids))
             if longest == len(token_ids):
                 break
-        return longest // (window.identity.chunk_size or 1)
+        return longest // (window.identity.stored_chunk or 1)
 
 
 def _debt(window: Window, token_ids: TokenIds, unshared: list[Chunk]) -> Debt:

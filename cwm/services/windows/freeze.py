@@ -161,7 +161,10 @@ class Freeze:
     ) -> tuple[Window, Intent] | None:
         """The window as the current engine can store it: under that engine's salt. None if another gateway changed it."""
         identity = await self.directory.like(window.identity, window.tenant)
-        if not differences(window.identity, identity):
+        reuses = identity.stored_chunk is not None
+        if not differences(window.identity, identity) and reuses == (
+            window.identity.stored_chunk is not None
+        ):
             return window, intent
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
         pending = await self.registry.store_again(
@@ -170,7 +173,7 @@ class Freeze:
             salt,
             identity,
             self.clock.now(),
-            pinned=window.pinned,
+            pinned=window.pinned and reuses,
             debt=_pin_of(window, token_ids),
         )
         if pending is None:
@@ -281,7 +284,8 @@ class Freeze:
 
     async def _record(self, window: Window, prefix: Prefix, proven_tokens: int) -> Recording:
         proven_tokens = proven_tokens or await proven_tokens_of(self.registry, window, prefix.token_ids)
-        return await self.verify.record(prefix, proven_tokens)
+        known = await self.registry.canary(window.tenant, window.snapshot_id, window.cache_salt)
+        return await self.verify.record(prefix, proven_tokens, known)
 
     async def _finish_or_hand_over(
         self,

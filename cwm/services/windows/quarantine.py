@@ -72,7 +72,7 @@ class Quarantine:
         if intent is None:
             # The window was deleted, replaced or stored under another salt meanwhile.
             return
-        sound_tokens = evidence.suspect_from
+        sound_tokens = evidence.sound_tokens
         try:
             condemned = await self._remove(window, prefix, sound_tokens)
         except BaseException:
@@ -155,7 +155,7 @@ class Quarantine:
         if retire:
             scope = await self.scopes.retire(window.tenant, window.salt_scope)
             self.journal.meter.event("scope_retired")
-        pinned = window.retention is Retention.GUARANTEED
+        pinned = window.retention is Retention.GUARANTEED and identity.stored_chunk is not None
         old = Prefix(fitting(prefix.token_ids, window.identity), window.cache_salt, window.identity)
         again = await self.registry.store_again(
             window,

@@ -37,7 +37,7 @@ class Receipt:
 
 
 def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
-    """Why fewer tokens were restored than frozen; None if every block was restored.
+    """Why fewer tokens were restored than frozen, or why none could be; None if every block was restored.
 
     The tail, from one token to one block, is always computed again and is not counted.
     """
@@ -51,16 +51,29 @@ def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
             f"It could not be decided whether the restored KV is right ({receipt.evidence.reason}): nothing was deleted, and "
             f"{receipt.tokens_recomputed} tokens were computed again for this session."
         )
-    chunk = window.identity.chunk_size or 0
+    if prefix.identity.no_reuse:
+        return f"{prefix.identity.no_reuse} {receipt.tokens_recomputed} tokens were computed again."
+    missing = _missing_tokens(window, prefix, receipt)
+    if missing == 0:
+        return None
+    changes = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
+    reason = f" The engine is not the one the window was frozen on: {changes}." if changes else ""
+    return f"{missing} tokens could not be restored and were computed again.{reason}"
+
+
+def is_partial(window: Window, prefix: Prefix, receipt: Receipt) -> bool:
+    """Whether fewer tokens were restored than frozen: blocks were lost, are another engine's, or were not continued from."""
+    discarded = receipt.evidence.verification in {Verification.MISMATCH, Verification.UNDECIDED}
+    return discarded or _missing_tokens(window, prefix, receipt) > 0
+
+
+def _missing_tokens(window: Window, prefix: Prefix, receipt: Receipt) -> int:
+    """How many tokens of the window's blocks were not restored, as the plan wanted."""
+    chunk = window.identity.stored_chunk or 0
     blocks = window.block_count
     if window.durability is not Durability.DURABLE and chunk:
         blocks = stored_chunks(len(prefix.token_ids), chunk)
     expected_tokens = min(blocks * chunk, len(prefix.token_ids) - 1)
     if receipt.plan.load_tokens is not None:
         expected_tokens = min(expected_tokens, receipt.plan.load_tokens)
-    missing_tokens = expected_tokens - receipt.tokens_restored
-    if missing_tokens <= 0:
-        return None
-    changes = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
-    reason = f" The engine is not the one the window was frozen on: {changes}." if changes else ""
-    return f"{missing_tokens} tokens could not be restored and were computed again.{reason}"
+    return max(0, expected_tokens - receipt.tokens_restored)

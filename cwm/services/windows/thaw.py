@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from cwm.background import BackgroundTasks
 from cwm.domain.audit import Severity
-from cwm.domain.canary import Canary, Origin
+from cwm.domain.canary import Origin
 from cwm.domain.engine import Difference, EngineIdentity, differences
 from cwm.domain.errors import (
     CwmError,
@@ -43,14 +43,14 @@ from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.reuse import Reuse
-from cwm.services.kv.verify import Comparison, Verify
+from cwm.services.kv.verify import Comparison, Verify, canary_of
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import scope_of_session
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Template, template_from
 from cwm.services.windows.quarantine import Quarantine
-from cwm.services.windows.receipt import Receipt, warning_of
+from cwm.services.windows.receipt import Receipt, is_partial, warning_of
 
 _TOKEN_FIXES: Final = {
     "tokenizer_digest": ("tokenizer", "Serve the model with the tokenizer it had and thaw again."),
@@ -278,10 +278,12 @@ class Thaw:
             circle,
             identity,
         )
-        warning = warning_of(window, prefix, receipt)
-        if warning is not None:
+        partial = is_partial(window, prefix, receipt)
+        if partial:
             self.meter.event("thaw_partial")
-        return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
+        return Thawed(
+            session, window, round(elapsed_ms), partial, receipt, warning_of(window, prefix, receipt)
+        )
 
     def _count(self, principal: Principal, receipt: Receipt) -> None:
         self.reuse.thaw(
@@ -375,6 +377,8 @@ class Thaw:
     ) -> str:
         if not verify or self.verify.most_places == 0:
             return "switched off"
+        if prefix.identity.no_reuse:
+            return prefix.identity.no_reuse
         if any(not change.changes_tokens for change in changes):
             return "another engine froze the window"
         if answer.cached_tokens == 0:
@@ -386,7 +390,8 @@ class Thaw:
     async def _renew_canary(self, principal: Principal, window: Window, comparison: Comparison) -> None:
         """Restored and computed KV agree, so the engine computes otherwise than it did: the look at it now is the canary from here on."""
         self.meter.event("canary_stale")
-        await self.registry.record_canary(window, Canary(comparison.looks[-1], Origin.INHERITED))
+        every, few = comparison.looks[-2:]
+        await self.registry.record_canary(window, canary_of((every, few), Origin.INHERITED))
         await self.journal.note(
             principal,
             "window.canary_stale",

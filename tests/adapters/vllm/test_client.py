@@ -43,6 +43,7 @@ async def test_a_completion_sends_ids_and_salt_and_brings_ids_back(
 async def test_limits_and_weights_are_sent_where_they_are_set(engine: VllmEngine, vllm: FakeVllm) -> None:
     done = await engine.complete(GENERATION)
     await engine.complete(replace(GENERATION, load_tokens=0, store_tokens=64, weights="w-1"))
+    await engine.complete(replace(GENERATION, drop_after=0, tell_loaded=True))
     async for _ in engine.stream(GENERATION):
         pass
     assert [turn.json.get("kv_transfer_params") for turn in vllm.turns] == [
@@ -53,9 +54,33 @@ async def test_limits_and_weights_are_sent_where_they_are_set(engine: VllmEngine
             "cwm.weights": "w-1",
             "cwm.tell_weights": True,
         },
+        {"cwm.tell_loaded": True, "cwm.drop_after": 0, "cwm.tell_weights": True},
         None,
     ]
     assert (done.loaded_tokens, done.weights) == (None, None)
+    assert (done.resting_tokens, done.dropped_blocks) == (None, None)
+
+
+def test_an_answer_tells_what_its_prompt_rests_on_and_what_was_dropped() -> None:
+    answer = {
+        "choices": [{"text": "", "token_ids": [7], "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 100},
+        "kv_transfer_params": {"cwm.loaded_tokens": 0, "cwm.resting_tokens": 64, "cwm.dropped_blocks": 3},
+    }
+    done = wire.completion(answer)
+    assert (done.loaded_tokens, done.resting_tokens, done.dropped_blocks) == (0, 64, 3)
+
+
+async def test_an_engine_that_reuses_no_kv_says_why_and_what_its_blocks_are() -> None:
+    answer = {
+        "choices": [{"text": "on", "token_ids": [7], "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 3},
+    }
+    plain = wire.completion(answer)
+    assert (plain.no_reuse, plain.block_size, plain.world_size) == ("", None, None)
+    told = {"cwm.no_reuse": "Nothing is stored.", "cwm.block_size": 16, "cwm.world_size": 2}
+    closed = wire.completion({**answer, "kv_transfer_params": told})
+    assert (closed.no_reuse, closed.block_size, closed.world_size) == ("Nothing is stored.", 16, 2)
 
 
 async def test_a_streamed_completion_brings_the_same(engine: VllmEngine) -> None:

@@ -1,0 +1,58 @@
+"""Wrong KV that opens: chunks whose contents are another's, sealed under the right name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+from cwm_bench.harness.damage import Copies, Forger
+
+
+class Planted(StrEnum):
+    """What a chunk's KV is replaced by.
+
+    ``other_text``: the KV of another text. ``shifted``: that of the chunk beside. ``not_restored``: zeros. ``stale``: that of the same tokens
+    at the same places after another beginning. ``canary_from_load``: of another text, and the canary was recorded on it after it had been loaded.
+    """
+
+    OTHER_TEXT = "other_text"
+    SHIFTED = "shifted"
+    NOT_RESTORED = "not_restored"
+    STALE = "stale"
+    CANARY_FROM_LOAD = "canary_from_load"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is planted, and how far into the window: from 0, its first chunk, to 1, its last."""
+
+    planted: Planted
+    share: float
+
+    def chunk(self, chunks: int) -> int:
+        return round(self.share * (chunks - 1))
+
+
+def deal(count: int, random: Random) -> list[Case]:
+    """Cases of every kind in turn; the first chunk, the last one and any one between are as frequent as each other."""
+    kinds = list(Planted)
+    return [
+        Case(kinds[number % len(kinds)], random.choice((0.0, 1.0, random.random())))
+        for number in range(count)
+    ]
+
+
+def forged(planted: Planted, chunk: int, forger: Forger, mine: Copies, other: Copies, stale: Copies) -> bytes:
+    """The new value of the chunk. ``other`` is a window of another text, ``stale`` one that differs from ``mine`` in its first tokens alone."""
+    name, value = mine.names[chunk], mine.values[chunk]
+    if planted is Planted.NOT_RESTORED:
+        return forger.zeroed(value, name)
+    if planted is Planted.SHIFTED:
+        beside = chunk - 1 if chunk else min(1, len(mine.names) - 1)
+        source, at = mine, beside
+    elif planted is Planted.STALE:
+        source, at = stale, min(chunk, len(stale.names) - 1)
+    else:
+        source, at = other, min(chunk, len(other.names) - 1)
+    return forger.forged(source.values[at], source.names[at], name)

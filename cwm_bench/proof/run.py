@@ -1,0 +1,279 @@
+"""``cwm bench proof``: plant wrong KV above the seal, thaw it and right KV, alone and in company, and count the verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+from redis.asyncio import Redis
+
+from cwm import __version__
+from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.adapters.lmcache.hashes import chunk_hashes
+from cwm.settings import Engine, Settings
+from cwm.stack.local import LocalStack
+from cwm_bench.harness.agent import Agent, agent
+from cwm_bench.harness.caches import empty_memory, stored
+from cwm_bench.harness.corpus import read_corpus
+from cwm_bench.harness.damage import Copies, Forger, InRedis, LowerTier, OnDisk, copies
+from cwm_bench.harness.figures import Report
+from cwm_bench.harness.folder import own_folder, own_plan
+from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
+from cwm_bench.proof import faults, figures
+from cwm_bench.proof.company import Company, company
+from cwm_bench.proof.faults import Case, Planted
+from cwm_bench.proof.figures import Speed, Thawed
+
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: Final[tuple[Dtype, ...]] = ("float32", "bfloat16")
+
+_CORPUS_TOKENS: Final = 60_000
+_SPEED_TOKENS: Final = 7_900
+_LENGTHS: Final = (330, 520, 900, 1_500, 2_600)
+_LONG_LENGTHS: Final = (4_200, 7_900)
+_HEAD_TOKENS: Final = 6
+_SAMPLED: Final = 8
+_DURABLE_SECONDS: Final = 120.0
+_COLD_RUNS: Final = 2
+_THAWS: Final = 7
+_PROGRESS_EVERY: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How much is run: thaws of right KV and planted faults in each cell; ``speed`` also times thaws of a long window."""
+
+    cases: int = 30
+    dtypes: Sequence[Dtype] = DTYPES
+    companies: Sequence[Company] = tuple(Company)
+    long: bool = False
+    speed: bool = True
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return (*_LENGTHS, *_LONG_LENGTHS) if self.long else _LENGTHS
+
+
+async def run(settings: Settings, report: Callable[[str], None], scope: Scope, seed: int | None) -> Report:
+    """Run every cell, one stack for each type, in a temporary folder; ``report`` gets progress lines."""
+    seed = secrets.randbelow(1 << 32) if seed is None else seed
+    report(f"seed {seed}")
+    thaws: list[Thawed] = []
+    speeds: list[Speed] = []
+    model = ""
+    for dtype in scope.dtypes:
+        async with own_folder(settings.local_engine.home.absolute(), report) as folder:
+            local = settings.local_engine.model_copy(update={"dtype": dtype})
+            plan = own_plan(replace(settings, local_engine=local), folder, report)
+            async with (
+                LocalStack(plan, report=report) as stack,
+                gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as endpoint,
+                _cells(stack, endpoint.url, dtype, Random(seed), report) as cells,  # noqa: S311 - repeatable
+            ):
+                model = stack.model_name
+                for kind in scope.companies:
+                    thaws += await cells.thaws(kind, scope)
+                if scope.speed:
+                    speeds += [await cells.speed(kind) for kind in (Company.ALONE, Company.STREAMS)]
+    context = {"cwm": __version__, "model": model, "machine": platform.machine(), "seed": seed}
+    return Report("proof", context, figures.sections(thaws, speeds), figures.summary(thaws, speeds))
+
+
+@dataclass(slots=True)
+class _Window:
+    """A frozen window, the window with another beginning and the same tokens behind it, and what both have stored."""
+
+    name: str
+    token_ids: list[int]
+    mine: Copies
+    stale: Copies
+
+
+@asynccontextmanager
+async def _cells(
+    stack: LocalStack, url: str, dtype: Dtype, random: Random, report: Callable[[str], None]
+) -> AsyncIterator[_Cells]:
+    engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
+    async with (
+        aclosing(LmcacheTier(engine)) as kv_tier,
+        agent(url, stack.model_name) as client,
+        Redis.from_url(stack.redis_url) as redis,
+    ):
+        tiers = (InRedis(redis), OnDisk(stack.storage_path / "kv"))
+        forger = Forger(stack.storage_path / "kv.keys")
+        corpus = list(await read_corpus(stack, _CORPUS_TOKENS))
+        yield _Cells(stack, client, kv_tier, tiers, forger, corpus, dtype, random, report)
+
+
+@dataclass(slots=True)
+class _Cells:
+    stack: LocalStack
+    agent: Agent
+    kv_tier: LmcacheTier
+    tiers: Sequence[LowerTier]
+    forger: Forger
+    corpus: Sequence[int]
+    dtype: Dtype
+    random: Random
+    report: Callable[[str], None]
+    windows: dict[int, _Window] = field(default_factory=dict)
+
+    async def thaws(self, kind: Company, scope: Scope) -> list[Thawed]:
+        """Thaws of right KV and of planted faults in turns, in this company."""
+        for length in scope.lengths:
+            if length not in self.windows:
+                self.windows[length] = await self._frozen(length)
+        lengths = [self.random.choice(scope.lengths) for _ in range(scope.cases)]
+        cases = faults.deal(scope.cases, self.random)
+        thaws: list[Thawed] = []
+        for number, (length, case) in enumerate(zip(lengths, cases, strict=True), 1):
+            window = self.windows[length]
+            thaws.append(await self._thaw(kind, window, None, window.name))
+            thaws.append(await self._planted(kind, length, case))
+            if number % _PROGRESS_EVERY == 0 or number == scope.cases:
+                missed = sum(thaw.is_missed for thaw in thaws)
+                condemned = sum(thaw.is_condemned_right for thaw in thaws)
+                self.report(
+                    f"{self.dtype}, {kind.value}: {number} of {scope.cases}; {missed} missed, {condemned} right ones condemned"
+                )
+        return thaws
+
+    async def speed(self, kind: Company) -> Speed:
+        """Thaws of a window of 7,900 tokens with everything they do, and computing its tokens straight at the engine."""
+        ids = self._text(_SPEED_TOKENS)
+        cold_ms = [await self._cold_ms(ids) for _ in range(_COLD_RUNS)] if kind is Company.ALONE else []
+        window = await self._freeze(ids)
+        if not cold_ms:
+            async with company(kind, self.stack.vllm_url, self.stack.model_name, self.random):
+                cold_ms = [await self._cold_ms(ids)]
+        thaw_ms: list[float] = []
+        for _ in range(_THAWS):
+            await empty_memory(self.agent.http, self.stack)
+            async with company(kind, self.stack.vllm_url, self.stack.model_name, self.random):
+                thaw_ms.append((await self.agent.timed_tool("window_thaw", window_name=window))[1])
+        return Speed(kind, len(ids), cold_ms, thaw_ms)
+
+    async def _cold_ms(self, ids: Sequence[int]) -> float:
+        body = {
+            "model": self.stack.model_name,
+            "prompt": list(ids),
+            "max_tokens": 1,
+            "cache_salt": f"cold-{uuid4().hex[:8]}",
+            "kv_transfer_params": {"cwm.load_tokens": 0, "lmcache.max_offload_tokens": 0},
+        }
+        started = asyncio.get_running_loop().time()
+        (await self.agent.http.post(f"{self.stack.vllm_url}/v1/completions", json=body)).raise_for_status()
+        return round((asyncio.get_running_loop().time() - started) * 1000, 1)
+
+    async def _planted(self, kind: Company, length: int, case: Case) -> Thawed:
+        window = self.windows[length]
+        others = [each for each in self.windows.values() if each is not window]
+        chunk = case.chunk(len(window.mine.names))
+        other = self.random.choice(others).mine
+        value = faults.forged(case.planted, chunk, self.forger, window.mine, other, window.stale)
+        name = window.mine.names[chunk]
+        for tier in self.tiers:
+            await self._write(tier, name, value)
+        thawed_name = window.name
+        if case.planted is Planted.CANARY_FROM_LOAD:
+            thawed_name = await self._frozen_from_a_load(window)
+        thaw = await self._thaw(kind, window, case, thawed_name)
+        await self._renewed(length, thawed_name)
+        return thaw
+
+    async def _frozen_from_a_load(self, window: _Window) -> str:
+        """A window whose session used the wrong KV: the canary is recorded on it."""
+        await empty_memory(self.agent.http, self.stack)
+        session = f"load_{uuid4().hex[:12]}"
+        await self.agent.complete(window.token_ids, _SAMPLED, session=session)
+        name = f"load-{uuid4().hex[:12]}"
+        await self.agent.tool("window_freeze", session_id=session, window_name=name)
+        return name
+
+    async def _thaw(self, kind: Company, window: _Window, case: Case | None, name: str) -> Thawed:
+        await stored(self.kv_tier)
+        await empty_memory(self.agent.http, self.stack)
+        before = await self._names_of_others(window)
+        async with company(kind, self.stack.vllm_url, self.stack.model_name, self.random):
+            thawed = await self.agent.tool("window_thaw", window_name=name)
+        receipt = thawed["receipt"]
+        evidence = receipt["verification"]
+        reached = case is not None and receipt["blocks_found"] > case.chunk(len(window.mine.names))
+        return Thawed(
+            self.dtype,
+            kind,
+            None if case is None else case.planted,
+            len(window.token_ids),
+            reached,
+            thawed["verification"],
+            evidence["compared_with"],
+            evidence["deviation"],
+            len(before - await self._names_of_others(window)),
+            evidence["verify_ms"],
+        )
+
+    async def _names_of_others(self, window: _Window) -> set[str]:
+        """The stored chunks of the other windows of the benchmark."""
+        others = {
+            name
+            for each in self.windows.values()
+            if each is not window
+            for name in (*each.mine.names, *each.stale.names)
+        }
+        return others & set(await self.tiers[0].names())
+
+    async def _frozen(self, length: int) -> _Window:
+        ids = self._text(length)
+        name = await self._freeze(ids)
+        other_head = [*self.random.sample(self.corpus, _HEAD_TOKENS), *ids[_HEAD_TOKENS:]]
+        stale_name = await self._freeze(other_head)
+        assert stale_name != name
+        return _Window(name, ids, await self._copies(ids), await self._copies(other_head))
+
+    async def _freeze(self, ids: list[int]) -> str:
+        session = f"proof_{uuid4().hex[:12]}"
+        await self.agent.complete(ids, _SAMPLED, session=session)
+        name = f"proof-{uuid4().hex[:12]}"
+        await self.agent.tool("window_freeze", session_id=session, window_name=name)
+        await stored(self.kv_tier)
+        return name
+
+    async def _copies(self, ids: Sequence[int]) -> Copies:
+        hashes = chunk_hashes(list(ids[:-1]), self.stack.chunk_size)
+        return await copies(self.tiers[0], hashes)
+
+    def _text(self, length: int) -> list[int]:
+        """Token ids of which no other text has the beginning."""
+        start = self.random.randrange(len(self.corpus) - length)
+        head = self.random.sample(self.corpus, _HEAD_TOKENS)
+        return [*head, *self.corpus[start : start + length - _HEAD_TOKENS]]
+
+    async def _renewed(self, length: int, thawed_name: str) -> None:
+        """A fresh window in place of one that was planted in, so that no case sees what another left."""
+        window = self.windows[length]
+        for name in {thawed_name, window.name}:
+            await self._settled(name)
+            await self.agent.tool("window_delete", window_name=name, delete_blocks=True, force=True)
+        self.windows[length] = await self._frozen(length)
+
+    async def _settled(self, name: str) -> None:
+        async with asyncio.timeout(_DURABLE_SECONDS):
+            while (await self._status(name))["durability"] == "pending":
+                pass
+
+    async def _status(self, name: str) -> Mapping[str, Any]:
+        return await self.agent.tool("window_status", window_name=name)
+
+    async def _write(self, tier: LowerTier, name: str, value: bytes) -> None:
+        """Under the tier's own name of the chunk."""
+        part = name.split("@")
+        for own in await tier.names():
+            if own.removesuffix(".data").split("@")[-2:] == part[-2:]:
+                await tier.write(own, value)
