@@ -28,7 +28,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """``again``: a second look at a few of the places, in which noise is not the same."""
+    """``again``: a second look at the last place and the probes, in which noise is not the same."""
 
     look: Look
     origin: Origin
@@ -40,7 +40,7 @@ class Canary:
 
     @property
     def sure_places(self) -> tuple[int, ...]:
-        """The places that were looked at twice, if any was; the last one, which sees the whole context, is among them."""
+        """The last place and the probes, which were looked at twice and see the whole context; all places where nothing was."""
         return self.look.places if self.again is None else self.again.places
 
     def as_dict(self) -> dict[str, Any]:

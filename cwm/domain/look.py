@@ -1,7 +1,8 @@
 """Looks: what a model expects next at places spread over a context, read from the context's KV.
 
 A place lies one token behind a chunk. What is expected there depends on the KV of every chunk before it, most of all on that of
-the chunk right before it, so that places behind all chunks see the whole context.
+the chunk right before it. Behind the last chunk a look has several probes: the context's own next token, and others in its place.
+Each of them sees the whole context by itself, so that wrong KV changes nearly all of them, and noise of a batch's shape one at most.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _DIGITS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """``places``: how many tokens of the context the model has read at each, in rising order.
+    """``places``: how many tokens of the context the model has read at each, in rising order; the probes are numbered on from the last.
 
     ``top``: the likeliest next tokens at each place, log-probability in nats by token id.
     """
@@ -82,9 +83,14 @@ def places_of(token_count: int, chunk_size: int, most: int) -> tuple[int, ...]:
     return tuple(number * chunk_size + 1 for number in sorted(numbers))
 
 
-def few_of(places: Sequence[int], count: int) -> tuple[int, ...]:
-    """At most ``count`` of the places, spread evenly; the last is among them."""
-    return tuple(places[number - 1] for number in _spread(len(places), count))
+def probes_of(token_ids: Sequence[int], count: int) -> tuple[int, ...]:
+    """Tokens to put in place of the one behind the last chunk: some of the context's own, which every vocabulary has."""
+    return tuple(token_ids[number * len(token_ids) // (count + 1)] for number in range(count))
+
+
+def numbered(places: Sequence[int], probes: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of a look's places and of its probes."""
+    return (*places, *range(places[-1] + 1, places[-1] + 1 + len(probes)))
 
 
 def _spread(last: int, count: int) -> list[int]:

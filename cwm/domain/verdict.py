@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal
 
 from cwm.domain.canary import Canary, Origin
-from cwm.domain.look import EXACT_NATS, Distance, Look, distance
+from cwm.domain.look import Distance, Look, distance
 from cwm.domain.noise import NoiseLimits
 
 # How many times as far apart looks must be as those they are measured by.
 _FURTHER: Final = 2.0
+_MOST: Final = 0.5
 
 _UNPROVEN: Final = "the canary was recorded on KV that rests on loads nothing has proven yet"
 
@@ -135,16 +136,15 @@ def judge(
 
 
 def _by_control(apart: Distance, control: ControlEvidence, limits: NoiseLimits) -> Verification:
-    far = apart.largest > _FURTHER * limits.largest and _is_odd_one(apart, control, "largest")
-    many = not limits.allow(replace(apart, largest=0.0)) and _is_odd_one(apart, control, "mean")
-    # Every place behind wrong KV sees it, the last one too.
-    if (far or many) and (apart.last > EXACT_NATS or apart.largest > limits.computed):
+    """Wrong KV is seen at most places; a few may differ by themselves."""
+    odd_one = _is_odd_one(apart, control, "largest") or _is_odd_one(apart, control, "mean")
+    if apart.share >= _MOST and odd_one:
         return Verification.MISMATCH
-    itself, agreed = control.itself, _FURTHER * control.restored.largest
+    itself, agree = control.itself, limits.allow(control.restored)
     if apart.largest <= _FURTHER * itself.largest and apart.mean <= _FURTHER * itself.mean:
         return Verification.WITHIN_NOISE
-    if control.restored.largest <= limits.computed and agreed < min(apart.largest, control.canary.largest):
-        return Verification.CANARY_STALE
+    if agree:
+        return Verification.WITHIN_NOISE if apart.share < _MOST else Verification.CANARY_STALE
     return Verification.UNDECIDED
 
 

@@ -190,10 +190,13 @@ class Engine(Protocol):
 
     async def complete(self, generation: Generation) -> Completion: ...
 
-    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
+    async def look(
+        self, generation: Generation, places: Sequence[int], probes: Sequence[int] = ()
+    ) -> LookAnswer:
         """What the model expects after the first ``places`` tokens of the generation's, from the KV in the engine's own cache.
 
-        Nothing is loaded from the cache beside the engine, and nothing is stored there. ``places`` are in rising order.
+        ``places`` are in rising order. ``probes`` are token ids, each of which takes the place of the token at the last place once. Nothing is
+        loaded from the cache beside the engine, and nothing is stored there.
         """
 
     async def kv_room(self) -> int | None:

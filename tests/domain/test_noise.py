@@ -24,22 +24,22 @@ def pairs(count: int, largest: float = 0.0, differing: int = 0, places: int = 16
     return [Distance(places, differing, largest, largest / 4)] * count
 
 
-def test_noise_is_measured_once_there_are_sixty_four_pairs_and_a_context_was_computed_twice() -> None:
+def test_noise_is_measured_once_there_are_sixty_four_pairs_and_a_text_was_computed_twice() -> None:
     assert not Noise().is_measured
-    assert not Noise().plus(pairs(63), 0.1).is_measured
-    assert not Noise().plus(pairs(64)).is_measured
-    assert Noise().plus(pairs(63)).plus(pairs(1), 0.1).is_measured
+    assert not Noise().plus(pairs(63), 0.0).is_measured
+    assert Noise().plus(pairs(63), 0.0).plus(pairs(1)).is_measured
+    assert not Noise().plus(pairs(64)).is_measured, "what computing twice does is not known"
 
 
-def test_the_furthest_that_two_computations_were_apart_counts_twice_and_a_nat_before_it_is_known() -> None:
+def test_computing_twice_may_differ_by_twice_what_was_measured() -> None:
     assert Noise().limits.computed == 1.0
-    assert Noise().plus([], 0.2).plus([], 0.1).plus([]).limits.computed == pytest.approx(0.4)
     assert Noise().plus([], 0.0).limits.computed == EXACT_NATS
+    assert Noise().plus([], 0.3).plus([], 0.1).limits.computed == pytest.approx(0.6)
 
 
 def test_before_anything_is_measured_only_what_is_exact_stays_within_the_limits() -> None:
     limits = Noise().limits
-    assert (limits.largest, limits.share) == (EXACT_NATS, 0.0)
+    assert limits == NoiseLimits(EXACT_NATS, 0.0)
     assert limits.allow(Distance(16, 0, EXACT_NATS, 0.0))
     assert not limits.allow(Distance(16, 1, 0.002, 0.0001))
 
@@ -72,7 +72,7 @@ def test_one_place_more_than_the_share_may_differ() -> None:
 def test_noise_of_more_than_a_nat_hides_damage_once_it_is_measured(
     count: int, largest: float, *, is_too_large: bool
 ) -> None:
-    assert Noise().plus(pairs(count, largest, 8), 0.5).is_too_large is is_too_large
+    assert Noise().plus(pairs(count, largest, 8), 0.1).is_too_large is is_too_large
 
 
 @given(_distances, _distances)
@@ -86,9 +86,9 @@ def test_the_latest_pairs_are_kept_and_no_more_than_a_bound(
     ]
 
 
-@given(_distances, st.none() | st.floats(0, 2))
-def test_noise_comes_back_from_its_record(distances: list[Distance], computed: float | None) -> None:
-    noise = Noise().plus(distances, computed)
+@given(_distances)
+def test_noise_comes_back_from_its_record(distances: list[Distance]) -> None:
+    noise = Noise().plus(distances, 0.25)
     assert Noise.from_dict(json.loads(json.dumps(noise.as_dict()))) == noise
 
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.canary import Canary, Origin
-from cwm.domain.look import CANDIDATES, Distance, Look, distance, few_of
+from cwm.domain.look import CANDIDATES, EXACT_NATS, Distance, Look, distance
 from cwm.domain.noise import Noise, NoiseLimits
 from cwm.domain.verdict import Evidence, Verification, compare, judge, skipped
 
 CHUNK: Final = 32
 PLACES: Final = tuple(number * CHUNK + 1 for number in range(1, 65))
 RIGHT: Final = Look(PLACES, tuple({token: -0.5 * token for token in range(CANDIDATES)} for _ in PLACES))
-FLOAT32: Final = NoiseLimits(0.001, 0.0, 0.001)
+FLOAT32: Final = NoiseLimits(0.001, 0.0, EXACT_NATS)
 LAST: Final = PLACES[-1]
 
 
@@ -47,7 +47,7 @@ def measured(seeds: Sequence[int] = range(100, 120)) -> NoiseLimits:
     looks = [seen(RIGHT, seed) for seed in seeds]
     return (
         Noise()
-        .plus([distance([one], [other]) for one in looks for other in looks if one is not other], 0.5)
+        .plus([distance([one], [other]) for one in looks for other in looks if one is not other], 0.3)
         .limits
     )
 
@@ -211,9 +211,7 @@ def test_beside_an_unproven_canary_the_control_alone_decides() -> None:
     unproven = canary(Origin.UNPROVEN, wrong)
     found = judged(wrong, RIGHT, before=unproven, limits=FLOAT32, noisy=False)
     assert (found.verification, found.sound_tokens) == (Verification.MISMATCH, PLACES[29] - 1)
-    assert judged(wrong, RIGHT, before=unproven).verification is Verification.UNDECIDED
-    far = moved(wrong, {PLACES[30]: 3.0})
-    assert judged(far, RIGHT, before=unproven).verification is Verification.MISMATCH
+    assert judged(wrong, RIGHT, before=unproven).verification is Verification.MISMATCH
     faint = moved(RIGHT, {LAST: 0.3})
     of_float32 = judged(faint, RIGHT, before=unproven, limits=FLOAT32, noisy=False)
     assert of_float32.verification is Verification.MISMATCH
@@ -225,45 +223,6 @@ def test_beside_an_unproven_canary_the_control_alone_decides() -> None:
 def test_a_canary_of_other_places_is_compared_with_nothing() -> None:
     evidence = compare(canary(look=Look((7,), ({1: -1.0},))), [RIGHT])
     assert (evidence.verification, evidence.compared_with) == (Verification.SKIPPED, "nothing")
-
-
-def twice(look: Look, *, seed: int | None = None, origin: Origin = Origin.COMPUTED) -> Canary:
-    """Looked at twice, the second time at every fourth place, each time with other noise if there is a ``seed``."""
-    first, again = (look, look) if seed is None else (seen(look, seed), seen(look, seed + 1))
-    return Canary(first, origin, again.at(few_of(PLACES, 16)))
-
-
-def test_a_canary_that_was_looked_at_twice_is_compared_at_those_places_the_last_one_among_them() -> None:
-    canary = twice(RIGHT, seed=40)
-    assert (len(canary.sure_places), canary.sure_places[-1]) == (16, LAST)
-    evidence = compare(canary, [RIGHT, RIGHT.at(canary.sure_places)])
-    assert evidence.distance.places == 16
-    assert compare(Canary(RIGHT, Origin.COMPUTED), [RIGHT]).distance.places == 64
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_noise_of_one_look_that_the_other_has_not_is_no_difference(seed: int) -> None:
-    canary = twice(RIGHT, seed=2_000 + 10 * seed)
-    looks = [seen(RIGHT, 5_000 + 10 * seed), seen(RIGHT, 5_001 + 10 * seed).at(canary.sure_places)]
-    assert compare(canary, looks).distance.largest <= 0.5
-    assert compare(canary, looks, BFLOAT16).verification in {Verification.EXACT, Verification.WITHIN_NOISE}
-
-
-@pytest.mark.parametrize("place", PLACES[::7])
-def test_damage_is_seen_at_the_sure_places_behind_it_wherever_it_is(place: int) -> None:
-    """What is deleted begins with the wrong chunk, also where no sure place lies right behind it."""
-    wrong = damaged_behind(RIGHT, place)
-    assert compare(twice(RIGHT), [wrong, wrong]).verification is Verification.UNDECIDED
-    evidence = judge(twice(RIGHT), [wrong, wrong], (wrong, wrong), (RIGHT, RIGHT), FLOAT32)
-    assert (evidence.verification, evidence.sound_tokens) == (Verification.MISMATCH, place - 1 - CHUNK)
-
-
-def test_what_does_not_reach_the_last_place_is_no_damage() -> None:
-    """Every place behind wrong KV sees it: what fades is noise, as long as it is no more than computing twice makes."""
-    faded = moved(RIGHT, {PLACES[9]: 0.9})
-    assert judged(faded, RIGHT, limits=BFLOAT16, noisy=False).verification is not Verification.MISMATCH
-    grown = moved(RIGHT, {PLACES[9]: 3.0})
-    assert judged(grown, RIGHT, limits=BFLOAT16, noisy=False).verification is Verification.MISMATCH
 
 
 @pytest.mark.parametrize(

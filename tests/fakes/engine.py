@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
-from cwm.domain.look import Look
+from cwm.domain.look import Look, numbered
 from cwm.domain.prefix import TokenIds, pack
 from cwm.ports.engine import (
     Completion,
@@ -35,6 +35,7 @@ _SPECIAL: Final = {START: 1, END: 2}
 _BYTES_FROM: Final = 16
 _NEW_FROM, _NEW = 300, 1500
 _VERSION: Final = "0.32.0"
+_GOLDEN: Final = 0.618034
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class FakeEngine:
     drops: bool = True
     """Whether it knows how to drop what it has of a prompt."""
     noise: float = 0.0
-    """Nats by which what a look sees differs from look to look, at every place."""
+    """Nats by which what a look sees differs from look to look at most, at every place."""
     room: int | None = 1_000_000
     evicts_looks: bool = False
     """Whether it has evicted the context whenever it is looked at."""
@@ -198,20 +199,24 @@ class FakeEngine:
             world_size=1 if self.no_reuse else None,
         )
 
-    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
+    async def look(
+        self, generation: Generation, places: Sequence[int], probes: Sequence[int] = ()
+    ) -> LookAnswer:
         if self.gate is not None:
             await self.gate.wait()
         await self._serves(generation.model)
         self.looks += 1
         top: list[dict[int, float]] = []
-        cached = 0
-        for place in places:
-            part = replace(generation, token_ids=generation.token_ids[:place], max_tokens=1)
+        cached, ids = 0, generation.token_ids
+        context = ids[: places[-1] - 1]
+        for prompt in (*(ids[:place] for place in places), *((*context, probe) for probe in probes)):
+            part = replace(generation, token_ids=prompt, max_tokens=1)
             run = self._computed(replace(part, load_tokens=0, store_tokens=0))
-            shift = self.noise * (self.looks % 3)
+            shift = self.noise * (self.looks * _GOLDEN % 1)
             top.append({token: value + shift for token, value in run.new[0].items()})
             cached = run.cached
-        return LookAnswer(Look(tuple(places), tuple(top)), 0 if self.evicts_looks else cached)
+        look = Look(numbered(places, probes), tuple(top))
+        return LookAnswer(look, 0 if self.evicts_looks else cached)
 
     async def kv_room(self) -> int | None:
         await self.health()

@@ -171,8 +171,18 @@ async def test_branches_inside_a_prompt_load_what_was_computed(client: Client, s
 
 async def longest_pause(client: Client) -> float:
     """Between two tokens of a stream, in seconds, while others are stored and the server stands still."""
-    async with client.stream(words(40), uuid4().hex, 2500) as tokens:
-        seen = asyncio.ensure_future(exhausted(tokens))
+    times: list[float] = []
+    begins = asyncio.Event()
+
+    async def listen() -> None:
+        async with client.stream(words(40), uuid4().hex, 8000, load_tokens=0) as tokens:
+            async for each in tokens:
+                times.append(each)
+                begins.set()
+
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(listen())
+        await begins.wait()
         with standing_still(client.engine):
             begun = time.monotonic()
             while time.monotonic() < begun + _LONG_SECONDS:
@@ -180,9 +190,10 @@ async def longest_pause(client: Client) -> float:
                 async with client.stream(others, uuid4().hex, 30, load_tokens=0) as other:
                     await exhausted(other)
             ended = time.monotonic()
-        times = [begun, *(each for each in await seen if begun < each < ended), ended]
+        listening.cancel()
     await is_well_again(client.engine)
-    return max(after - before for before, after in pairwise(times))
+    seen = [begun, *(each for each in times if begun < each < ended), ended]
+    return max(after - before for before, after in pairwise(seen))
 
 
 async def test_a_server_that_stands_still_keeps_no_stream_waiting(client: Client) -> None:

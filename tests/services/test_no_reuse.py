@@ -203,10 +203,7 @@ async def test_a_session_moves_without_blocks_and_the_receipt_says_why(
     moved = await fleet.cwm.move(ANN, "s1", "two")
     assert (moved.tokens_restored, moved.tokens_recomputed) == (0, len(context))
     assert moved.blocks_found == 0
-    if "one" in closed:
-        assert (moved.evidence.verification, moved.evidence.reason) == (Verification.SKIPPED, WHY)
-    else:
-        assert moved.evidence.verification is Verification.EXACT, "the source has computed a canary"
+    assert (moved.evidence.verification, moved.evidence.reason) == (Verification.SKIPPED, WHY)
     assert await fleet.engine_of("s1") == "two"
 
 

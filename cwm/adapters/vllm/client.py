@@ -21,6 +21,7 @@ from cwm.adapters.vllm.router import Router, decision_of
 from cwm.adapters.vllm.spans import Spans, note_generation
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
+from cwm.domain.look import numbered
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import (
     Completion,
@@ -210,13 +211,16 @@ class VllmEngine:
     async def started(self) -> str | None:
         return wire.started((await self._get("/metrics")).decode(errors="replace"))
 
-    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
+    async def look(
+        self, generation: Generation, places: Sequence[int], probes: Sequence[int] = ()
+    ) -> LookAnswer:
+        numbers = numbered(places, probes)
         # A look at a long context is megabytes of ids.
-        body = await asyncio.to_thread(wire.look_body, generation, places)
+        body = await asyncio.to_thread(wire.look_body, generation, places, probes)
         with self._spans.generation(generation, stream=False) as span:
             content = await self._read("POST", _COMPLETIONS, body, model=generation.model, span=span)
             return await asyncio.to_thread(
-                wire.understand, lambda answer: wire.look(answer, places), content, _COMPLETIONS
+                wire.understand, lambda answer: wire.look(answer, numbers), content, _COMPLETIONS
             )
 
     async def complete(self, generation: Generation) -> Completion:

@@ -125,8 +125,10 @@ class VllmFleet:
     async def complete(self, generation: Generation) -> Completion:
         return await (await self._asked(generation)).complete(generation)
 
-    async def look(self, generation: Generation, places: Sequence[int]) -> LookAnswer:
-        return await (await self._asked(generation)).look(generation, places)
+    async def look(
+        self, generation: Generation, places: Sequence[int], probes: Sequence[int] = ()
+    ) -> LookAnswer:
+        return await (await self._asked(generation)).look(generation, places, probes)
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         engine = await self._asked(generation)

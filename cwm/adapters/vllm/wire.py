@@ -75,8 +75,8 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def look_body(generation: Generation, places: Sequence[int]) -> bytes:
-    """A request body of ``/v1/completions`` with one prompt for each place: the context's tokens up to there.
+def look_body(generation: Generation, places: Sequence[int], probes: Sequence[int]) -> bytes:
+    """A request body of ``/v1/completions`` with one prompt for each place, the context's tokens up to there, and for each probe.
 
     vLLM reports the cached tokens of the last prompt, which is the longest.
     """
@@ -97,11 +97,14 @@ def look_body(generation: Generation, places: Sequence[int]) -> bytes:
     words = [str(token) for token in generation.token_ids[: places[-1]]]
     ends = list(accumulate(len(word) + 1 for word in words))
     ids = ",".join(words)
-    prompts = ",".join(f"[{ids[: ends[place - 1] - 1]}]" for place in places)
+    at_places = [f"[{ids[: ends[place - 1] - 1]}]" for place in places]
+    context = ids[: ends[places[-1] - 2]] if places[-1] > 1 else ""
+    prompts = ",".join((*at_places, *(f"[{context}{probe}]" for probe in probes)))
     return f'{json.dumps(fields, separators=(",", ":"))[:-1]},"prompt":[{prompts}]}}'.encode()
 
 
 def look(answer: Mapping[str, Any], places: Sequence[int]) -> LookAnswer:
+    """``places``: the numbers of places and probes."""
     choices = sorted(answer["choices"], key=lambda choice: choice["index"])
     top = tuple(_by_id(choice["logprobs"]["top_logprobs"][0]) for choice in choices)
     if len(top) != len(places):

@@ -54,7 +54,7 @@ class Control:
             self.meter.event("control")
             fresh = replace(prefix, cache_salt=self.directory.clean_room(tenant, prefix.identity))
             await computed(self.engine.complete, fresh)
-            places = canary.look.places
+            places = self.verify.places(prefix)
             looks = await self._in_turns(prefix, fresh, places)
         if looks is None:
             return replace(undecided, reason=_EVICTED)

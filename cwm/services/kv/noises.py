@@ -11,7 +11,7 @@ from typing import Final
 
 from cwm.domain.engine import EngineIdentity, engine_key
 from cwm.domain.errors import CwmError
-from cwm.domain.look import Distance, Look, distance, places_of
+from cwm.domain.look import Distance, Look, distance, places_of, probes_of
 from cwm.domain.noise import Noise
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine
@@ -23,6 +23,8 @@ _TENANT: Final = "cwm:noise"  # no tenant can have this name
 _TEXT: Final = "Two looks at the same keys and values differ by the shapes of their batches alone. "
 _PLACES: Final = 16
 _LOOKS: Final = 12
+PROBES: Final = 7
+"""Beside the context's own next token."""
 # Verdicts compare two looks with two.
 _PAIRS: Final = 128
 # No multiple of a block, so that the steps have other shapes than those of the whole.
@@ -68,7 +70,7 @@ class Noises:
         """Record how far looks at the same KV were apart, and how far a context that was computed twice, in nats."""
         key = engine_key(identity)
         try:
-            noise = await self.records.add_noise(key, distances, computed_twice, self.clock.now())
+            noise = await self.records.add_noise(key, distances, self.clock.now(), computed_twice)
         except CwmError:
             noise = self._known.get(key, Noise()).plus(distances, computed_twice)
         self._known[key] = noise
@@ -87,11 +89,12 @@ class Noises:
         await computed(self.engine.complete, whole)
         for end in (*range(_STEP_TOKENS, len(token_ids), _STEP_TOKENS), len(token_ids)):
             await computed(self.engine.complete, replace(stepped, token_ids=token_ids[:end]))
-        looks = [await self._look(whole, places) for _ in range(_LOOKS)]
+        # In two shapes, as looks are in company.
+        looks = [await self._look(whole, places if number % 2 else places[-1:]) for number in range(_LOOKS)]
         twice = distance(looks, [await self._look(stepped, places) for _ in range(2)])
         pairs = list(combinations(looks, 2))
         apart = [
-            distance(before, after)
+            distance(before, after, looks[0].places)
             for at, before in enumerate(pairs)
             for after in pairs[at + 1 :]
             if not any(one is other for one in before for other in after)
@@ -99,7 +102,8 @@ class Noises:
         return await self.learn(identity, apart[:: max(1, len(apart) // _PAIRS)], twice.largest)
 
     async def _look(self, prefix: Prefix, places: tuple[int, ...]) -> Look:
-        return (await self.engine.look(prefix.request(), places)).look
+        probes = probes_of(prefix.token_ids, PROBES)
+        return (await self.engine.look(prefix.request(), places, probes)).look
 
 
 async def computed(complete: Callable[..., Awaitable[object]], prefix: Prefix) -> None:

@@ -7,15 +7,14 @@ from typing import Final
 
 from cwm.background import BackgroundTasks
 from cwm.domain.canary import Canary, Origin, origin_of
-from cwm.domain.look import Look, distance, few_of, places_of
+from cwm.domain.look import Look, distance, places_of, probes_of
 from cwm.domain.verdict import Evidence, compare, skipped
 from cwm.ports.engine import Completion, Engine
 from cwm.services.aside import outlasting
 from cwm.services.engines.directory import EngineDirectory
-from cwm.services.kv.noises import Noises
+from cwm.services.kv.noises import PROBES, Noises
 from cwm.services.kv.prefix import Prefix
 
-FEW_PLACES: Final = 16
 _EVICTED: Final = "the engine evicted part of the context before it was looked at"
 
 
@@ -36,7 +35,7 @@ class Comparison:
 
 
 def canary_of(looks: tuple[Look, Look], origin: Origin) -> Canary:
-    """A canary of two looks at the same KV: at all of the places, and at a few of them."""
+    """A canary of two looks at the same KV: at all of the places and the probes, and at the probes alone."""
     every, few = looks
     return Canary(every, origin, few)
 
@@ -65,8 +64,7 @@ class Verify:
         already, which proves what was loaded if it agrees. CWM-5002 if another engine answers.
         """
         answer = await self._asked(prefix)
-        places = self.places(prefix)
-        looks = await self.looked(prefix, places) if places else None
+        looks = await self.looked(prefix, self.places(prefix))
         if looks is None:
             return Recording(answer, None)
         origin = origin_of(answer.resting_tokens, proven_tokens)
@@ -75,16 +73,20 @@ class Verify:
         return Recording(answer, canary_of(looks, origin))
 
     async def look(self, prefix: Prefix, places: tuple[int, ...]) -> Look | None:
-        """None if the engine had not all of the context in its cache any more. The request is never abandoned half-way."""
-        answer = await outlasting(self._looking.start(self.engine.look(prefix.request(), places)))
+        """A look at these places and at the probes behind the last.
+
+        None if the engine had not all of the context in its cache any more. The request is never abandoned half-way.
+        """
+        probes = probes_of(prefix.token_ids, PROBES)
+        answer = await outlasting(self._looking.start(self.engine.look(prefix.request(), places, probes)))
         return answer.look if answer.cached_tokens >= places[-1] - 1 else None
 
     async def compare(self, prefix: Prefix, canary: Canary) -> Comparison:
-        """Look at a few places; if any differs, at all of the canary's, twice. ``undecided`` where noise does not explain the difference."""
-        places = tuple(place for place in canary.look.places if place <= len(prefix.token_ids))
-        if not places:
-            return Comparison(skipped("the context is shorter than the canary's"))
-        few = await self.look(prefix, few_of(places, FEW_PLACES))
+        """Look at the probes; if any differs, twice at all of the canary's places. ``undecided`` where noise does not explain the difference."""
+        places = self.places(prefix)
+        if not places or canary.sure_places[0] != places[-1]:
+            return Comparison(skipped("the canary is of another length"))
+        few = await self.look(prefix, places[-1:])
         if few is None:
             return Comparison(skipped(_EVICTED))
         evidence = compare(canary, [few])
@@ -102,9 +104,9 @@ class Verify:
         return Comparison(compare(canary, looks, limits), looks)
 
     async def looked(self, prefix: Prefix, places: tuple[int, ...]) -> tuple[Look, Look] | None:
-        """Two looks: at all of the places, and at a few of them, a batch of another shape."""
-        every = await self.look(prefix, places)
-        few = await self.look(prefix, few_of(places, FEW_PLACES))
+        """Two looks, in batches of other shapes: at all of the places and the probes, and at the last place and the probes."""
+        every = await self.look(prefix, places) if places else None
+        few = await self.look(prefix, places[-1:]) if places else None
         return None if every is None or few is None else (every, few)
 
     async def settle(self) -> None:

@@ -334,7 +334,7 @@ class Move:
     async def _compared(
         self, session: Session, there: Prefix, cargo: _Cargo, source: EngineIdentity | None
     ) -> Evidence:
-        if cargo.canary is None:
+        if cargo.canary is None or there.identity.no_reuse:
             return skipped(self._why_unproven(session, there.identity, source))
         comparison = await self.verify.compare(there, cargo.canary)
         if comparison.evidence.verification is not Verification.UNDECIDED:

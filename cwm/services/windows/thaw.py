@@ -157,7 +157,7 @@ class Thaw:
                 await to_its_end(self._end(intent))
                 raise
             details.update(
-                verification=thawed.receipt.evidence.verification.value,
+                **_proof(thawed.receipt.evidence),
                 tokens_restored=thawed.receipt.tokens_restored,
                 tokens_recomputed=thawed.receipt.tokens_recomputed,
                 partial=thawed.partial,
@@ -310,7 +310,8 @@ class Thaw:
 
     async def _load(self, prefix: Prefix) -> _Loading:
         """Prefetch the planned tokens from the lower tiers into L1. Without LMCache the engine computes everything."""
-        plan = await self.planner.plan(prefix)
+        noise = await self.verify.noises.of(prefix.identity)
+        plan = await self.planner.plan(prefix, may_load=not noise.is_too_large)
         if not prefix.chunk_count:
             return _Loading(plan, Prefetched(0, 0), 0.0)
         started = self.clock.monotonic()
@@ -431,6 +432,17 @@ class Thaw:
             engine=identity.engine or None,
         )
         return await self.registry.add_session(session, token_ids, intent.id, window.turn_id)
+
+
+def _proof(evidence: Evidence) -> dict[str, Any]:
+    """The verdict and what it rests on, for the audit log."""
+    return {
+        "verification": evidence.verification.value,
+        "compared_with": evidence.compared_with,
+        "canary_origin": evidence.origin.value if evidence.origin else None,
+        "places": evidence.distance.places,
+        "deviation": evidence.distance.largest,
+    }
 
 
 def _session_id_for(window_name: str) -> str:
