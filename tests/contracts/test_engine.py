@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.domain.look import Distance, distance
+from cwm.domain.look import distance
 from cwm.ports.engine import Generation
 from tests.contracts.engine_side import EngineSide
 
@@ -270,7 +270,8 @@ async def test_a_look_again_sees_the_same(engine_side: EngineSide) -> None:
     await engine_side.ask(ids)
     request, places = engine_side.request(ids), (chunk + 1, 3 * chunk + 1)
     first, second = [(await engine_side.engine.look(request, places)).look for _ in range(2)]
-    assert distance([first], [second]) == Distance(2)
+    apart = distance([first], [second])
+    assert (apart.places, apart.is_exact) == (2, True)
 
 
 async def test_a_look_loads_nothing_and_says_that_the_context_was_gone(engine_side: EngineSide) -> None:

@@ -11,9 +11,10 @@ from cwm.domain.look import Look
 LOOK = Look((33, 65), ({7: -0.25, 9: -3.5}, {8: -0.5}))
 
 
+@pytest.mark.parametrize("again", [None, LOOK.at((65,))])
 @pytest.mark.parametrize("origin", list(Origin))
-def test_a_canary_comes_back_from_its_record_and_its_origin(origin: Origin) -> None:
-    canary = Canary(LOOK, origin)
+def test_a_canary_comes_back_from_its_record_and_its_origin(origin: Origin, again: Look | None) -> None:
+    canary = Canary(LOOK, origin, again)
     assert Canary.from_dict(json.loads(json.dumps(canary.as_dict())), origin.value) == canary
 
 

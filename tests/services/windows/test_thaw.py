@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from cwm.adapters.sql.database import Database
+from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import Tier
 from cwm.domain.errors import (
     CwmError,
@@ -19,12 +22,15 @@ from cwm.domain.errors import (
     WindowNotFoundError,
 )
 from cwm.domain.limits import LimitRules, Rate
+from cwm.domain.look import Distance, Look
 from cwm.domain.planner import Choice
-from cwm.domain.session import SessionState
+from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnSource
-from cwm.domain.verdict import Verification
-from cwm.domain.window import Durability
-from tests.fakes.kv_tier import LOWER, Copy
+from cwm.domain.verdict import Evidence, Verification
+from cwm.domain.window import Durability, Window
+from cwm.ports.kv_tier import PrefixKey
+from cwm.services.windows.thaw import Thawed
+from tests.fakes.kv_tier import LOWER, Copy, FakeKvTier
 from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import TEXT, Gateway, gateway
 
@@ -55,7 +61,9 @@ async def test_a_thawed_session_holds_the_context_that_was_frozen_and_computes_n
     assert (receipt.tokens_restored, receipt.tokens_recomputed) == (stored, window.token_count - stored)
     assert (receipt.blocks_found, receipt.blocks_total) == (window.block_count, window.block_count)
     assert receipt.tokens_by_tier == {"redis": stored}
-    assert (receipt.evidence.verification, receipt.evidence.tokens_compared) == (Verification.EXACT, 4)
+    assert receipt.evidence == Evidence(
+        Verification.EXACT, Distance(window.block_count), origin=Origin.COMPUTED
+    )
     assert (thawed.partial, thawed.warning) == (False, None)
     assert await cwm.at_rest()
     (event, *_) = await cwm.audit.events("acme", 1)
@@ -108,33 +116,266 @@ async def test_blocks_that_are_gone_are_computed_again_and_the_answer_says_how_m
     assert await cwm.registry.session_tokens("acme", "s2") == await cwm.registry.session_tokens("acme", "s1")
 
 
-async def test_kv_that_continues_otherwise_is_discarded_and_the_window_stored_again_under_a_new_salt(
+async def condemned(cwm: Gateway, at: int = 1, window_name: str = "w1", session_id: str = "s2") -> Thawed:
+    """The window's thaw after the KV of one of its chunks became that of something else."""
+    window = await cwm.registry.window("acme", window_name)
+    assert window is not None
+    await forgotten(cwm)
+    cwm.kv_tier.damage(await cwm.key(window), at, Copy.FORGED)
+    return await cwm.thaw(ANN, window_name, session_id)
+
+
+async def canary_of(cwm: Gateway, name: str = "w1") -> Canary:
+    window = await cwm.registry.window("acme", name)
+    assert window is not None
+    canary = await cwm.registry.canary("acme", window.snapshot_id, window.cache_salt)
+    assert canary is not None
+    return canary
+
+
+async def quarantines(cwm: Gateway) -> list[AuditEvent]:
+    return [event for event in await cwm.audit.events("acme", 100) if event.event == "window.quarantine"]
+
+
+async def untouched(cwm: Gateway, window: Window) -> bool:
+    """The window has what it had, and nobody left its salt."""
+    now = await cwm.registry.window("acme", window.name)
+    stored = cwm.kv_tier.stored(window.cache_salt)
+    hashes = cwm.kv_tier.expected_hashes(await cwm.key(window)) or []
+    scope = await cwm.registry.current_scope("acme", "tenant:acme")
+    return (
+        now == window and set(hashes) <= set(stored) and scope == "tenant:acme" and not await quarantines(cwm)
+    )
+
+
+async def test_wrong_kv_is_a_mismatch_and_the_session_goes_on_from_computed_kv_under_a_salt_of_its_own(
     cwm: Gateway,
 ) -> None:
-    window = await cwm.window()
+    await cwm.window()
     expected = await cwm.says((await cwm.thaw(ANN, "w1", "before")).session.id, " so")
+    thawed = await condemned(cwm)
+    evidence = thawed.receipt.evidence
+    assert (evidence.verification, evidence.compared_with) == (Verification.MISMATCH, "canary_and_control")
+    assert (evidence.distance.first, evidence.distance.differing) == (2 * cwm.kv_tier.chunk_size + 1, 2)
+    assert (thawed.session.salt_scope, thawed.receipt.tokens_restored) == ("session:s2", 0)
+    assert (thawed.partial, "is wrong: it was discarded" in (thawed.warning or "")) == (True, True)
+    answer = await cwm.says("s2", " so")
+    assert (answer.text, answer.cached_tokens >= thawed.receipt.tokens_recomputed - 32) == (
+        expected.text,
+        True,
+    )
+    assert counted(cwm, "cwm_verifications_total") == {"exact": 1, "mismatch": 1}
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_only_the_windows_chunks_from_the_wrong_one_on_are_deleted_and_stored_again(
+    cwm: Gateway, at: int
+) -> None:
+    window = await cwm.window()
+    key, wrong = await cwm.key(window), Copy.FORGED
+    names = cwm.kv_tier.names(key)
     await forgotten(cwm)
-    key = await cwm.key(window)
-    cwm.kv_tier.damage(key, 1, Copy.FORGED)
-    thawed = await cwm.thaw(ANN, "w1", "s2")
-    assert thawed.receipt.evidence.verification is Verification.MISMATCH
-    assert (thawed.receipt.recovered, thawed.receipt.tokens_restored) == (Verification.EXACT, 0)
-    assert (thawed.partial, "discarded" in (thawed.warning or "")) == (True, True)
-    assert (await cwm.says("s2", " so")).text == expected.text
-    await cwm.settle()
+    deletions: list[list[str]] = []
+    delete = cwm.kv_tier.delete
+
+    async def noted(prefix: PrefixKey, hashes: Sequence[str]) -> int:
+        deletions.append(list(hashes))
+        return await delete(prefix, hashes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeKvTier, "delete", lambda _, prefix, hashes: noted(prefix, hashes))
+        cwm.kv_tier.damage(key, at, wrong)
+        await cwm.thaw(ANN, "w1", "s2")
+        await cwm.settle()
+    assert {tuple(hashes) for hashes in deletions if hashes} == {tuple(name.hash for name in names[at:])}
     again = await cwm.registry.window("acme", "w1")
     assert again is not None
-    assert (again.durability, again.cache_salt != window.cache_salt) == (Durability.DURABLE, True)
-    assert not set(cwm.kv_tier.expected_hashes(key) or ()) & set(cwm.kv_tier.stored(window.cache_salt))
+    assert (again.durability, again.cache_salt) == (Durability.DURABLE, window.cache_salt)
+    assert {copy for name in names for copy in cwm.kv_tier.copies[name].values()} == {Copy.SOUND}
+    assert (await canary_of(cwm)).origin is (Origin.INHERITED if at else Origin.COMPUTED)
     assert await cwm.at_rest()
     await forgotten(cwm)
     clean = await cwm.thaw(ANN, "w1")
     assert (clean.receipt.evidence.verification, clean.partial) == (Verification.EXACT, False)
 
 
-@pytest.mark.parametrize("reason", ["switched off", "frozen without a canary", "nothing was restored"])
+async def test_a_condemned_window_leaves_the_tenants_scope_and_other_conversations_as_they_are(
+    cwm: Gateway,
+) -> None:
+    await cwm.window()
+    await cwm.session(
+        "other", "Quite another conversation, whose blocks of thirty-two tokens are its own, all of them."
+    )
+    await cwm.thaw(ANN, "w1", "elsewhere")
+    await forgotten(cwm)
+    await cwm.says("other", " Go on.")
+    window = await cwm.registry.window("acme", "w1")
+    assert window is not None
+    cwm.kv_tier.damage(await cwm.key(window), 1, Copy.FORGED)
+    thawed = await cwm.thaw(ANN, "w1", "s2")
+    assert thawed.receipt.evidence.verification is Verification.MISMATCH
+    await cwm.settle()
+    assert await cwm.registry.current_scope("acme", "tenant:acme") == "tenant:acme"
+    sessions = await cwm.registry.sessions("acme", SessionQuery(limit=10))
+    assert {session.id: session.salt_scope for session in sessions} == {
+        "s1": "tenant:acme",
+        "other": "tenant:acme",
+        "elsewhere": "tenant:acme",
+        "s2": "session:s2",
+    }
+    assert (await cwm.says("other", " And on.")).cached_tokens >= 96
+
+
+async def test_windows_that_share_wrong_chunks_are_unproven_and_the_audit_log_names_them(
+    cwm: Gateway,
+) -> None:
+    await cwm.window()
+    await cwm.thaw(ANN, "w1", "more")
+    await cwm.says("more", " And what came of it is told in another block or two of these.")
+    await cwm.freeze(ANN, "more", "w2")
+    assert (await canary_of(cwm, "w2")).origin.is_proven
+    await condemned(cwm)
+    await cwm.settle()
+    assert (await canary_of(cwm, "w2")).origin is Origin.UNPROVEN
+    (event,) = await quarantines(cwm)
+    assert (event.outcome, event.window_name) == ("mismatch", "w1")
+    deviation = event.details.pop("deviation")
+    assert deviation > 20
+    assert event.details == {
+        "blocks_deleted": 2,
+        "first_token": 32,
+        "others_unproven": ["w2"],
+        "scope_retired": False,
+    }
+    await forgotten(cwm)
+    evidence = (await cwm.thaw(ANN, "w2")).receipt.evidence
+    assert (evidence.verification, "nothing has proven" in evidence.reason) == (Verification.SKIPPED, True)
+
+
+async def test_an_engine_that_cannot_drop_blocks_has_the_scope_left_which_is_audited(cwm: Gateway) -> None:
+    window = await cwm.window()
+    cwm.engine.drops = False
+    thawed = await condemned(cwm)
+    assert thawed.receipt.evidence.verification is Verification.MISMATCH
+    await cwm.settle()
+    (event,) = await quarantines(cwm)
+    assert event.details["scope_retired"] is True
+    assert counted(cwm, "cwm_events_total")["scope_retired"] == 1
+    assert await cwm.registry.current_scope("acme", "tenant:acme") == "tenant:acme#1"
+    again = await cwm.registry.window("acme", "w1")
+    assert again is not None
+    assert (again.durability, again.salt_scope) == (Durability.DURABLE, "tenant:acme#1")
+    assert again.cache_salt != window.cache_salt
+    assert await cwm.at_rest()
+    await forgotten(cwm)
+    clean = await cwm.thaw(ANN, "w1")
+    assert (clean.receipt.evidence.verification, clean.partial) == (Verification.EXACT, False)
+
+
+@pytest.mark.parametrize("nats", [0.05, 0.3, 0.8])
+async def test_right_kv_of_an_engine_that_became_noisier_is_never_condemned(
+    cwm: Gateway, nats: float
+) -> None:
+    """Measured while the engine was alone, then beside others."""
+    window = await cwm.window()
+    await cwm.thaw.verify.noises.measured(await cwm.directory.identity())
+    cwm.engine.noise = nats
+    for number in range(6):
+        await forgotten(cwm)
+        cwm.engine.looks += 1
+        verdict = (await cwm.thaw(ANN, "w1", f"t{number}")).receipt.evidence.verification
+        assert verdict in {Verification.EXACT, Verification.WITHIN_NOISE, Verification.UNDECIDED}
+    assert await untouched(cwm, window)
+
+
+@pytest.mark.parametrize("why", ["no room", "noise"])
+async def test_where_nothing_can_be_told_the_session_is_computed_apart_and_nothing_is_deleted(
+    cwm: Gateway, why: str
+) -> None:
+    window = await cwm.window()
+    cwm.engine.room = 2 * window.token_count if why == "no room" else None
+    cwm.engine.noise = 0.9 if why == "noise" else 0.0
+    thawed = await condemned(cwm)
+    evidence = thawed.receipt.evidence
+    assert evidence.verification is Verification.UNDECIDED
+    assert ("no room" if why == "no room" else "more than a nat") in evidence.reason
+    assert (thawed.session.salt_scope, thawed.receipt.tokens_restored) == ("session:s2", 0)
+    assert (thawed.partial, "nothing was deleted" in (thawed.warning or "")) == (True, True)
+    await cwm.settle()
+    assert await untouched(cwm, window)
+    assert counted(cwm, "cwm_verifications_total") == {"undecided": 1}
+
+
+async def test_kv_that_is_evicted_before_it_is_looked_at_is_not_verified_and_goes_on(cwm: Gateway) -> None:
+    window = await cwm.window()
+    await forgotten(cwm)
+    cwm.engine.evicts_looks = True
+    thawed = await cwm.thaw(ANN, "w1", "s2")
+    assert thawed.receipt.evidence.verification is Verification.SKIPPED
+    assert "evicted" in thawed.receipt.evidence.reason
+    assert (thawed.session.salt_scope, thawed.receipt.tokens_restored) == ("tenant:acme", 96)
+    assert await untouched(cwm, window)
+
+
+async def test_a_canary_of_an_engine_that_computed_otherwise_is_recorded_anew_and_nothing_is_deleted(
+    cwm: Gateway,
+) -> None:
+    window = await cwm.window()
+    now = await canary_of(cwm)
+    top = tuple({token: value - 3.0 for token, value in each.items()} for each in now.look.top)
+    await cwm.registry.record_canary(window, Canary(Look(now.look.places, top), Origin.COMPUTED))
+    await forgotten(cwm)
+    thawed = await cwm.thaw(ANN, "w1", "s2")
+    evidence = thawed.receipt.evidence
+    assert (evidence.verification, evidence.distance.largest) == (Verification.CANARY_STALE, 3.0)
+    assert (thawed.session.salt_scope, thawed.receipt.tokens_restored, thawed.warning) == (
+        "tenant:acme",
+        96,
+        None,
+    )
+    assert await canary_of(cwm) == Canary(now.look, Origin.INHERITED)
+    assert await untouched(cwm, window)
+    (event,) = [each for each in await cwm.audit.events("acme", 10) if each.event == "window.canary_stale"]
+    assert (event.window_name, event.severity, event.details) == ("w1", Severity.WARNING, {"deviation": 3.0})
+    assert counted(cwm, "cwm_events_total")["canary_stale"] == 1
+    await forgotten(cwm)
+    assert (await cwm.thaw(ANN, "w1")).receipt.evidence.verification is Verification.EXACT
+
+
+async def test_a_canary_that_was_recorded_on_wrong_kv_calls_none_of_it_exact(cwm: Gateway) -> None:
+    window = await cwm.window()
+    await forgotten(cwm)
+    cwm.kv_tier.damage(await cwm.key(window), 1, Copy.FORGED)
+    await cwm.thaw(ANN, "w1", "unseen", verify=False)
+    await cwm.says("unseen", " And on.")
+    await cwm.freeze(ANN, "unseen", "w2")
+    assert (await canary_of(cwm, "w2")).origin is Origin.UNPROVEN
+    await forgotten(cwm)
+    thawed = await cwm.thaw(ANN, "w2", "s2")
+    evidence = thawed.receipt.evidence
+    assert (evidence.verification, evidence.origin) == (Verification.SKIPPED, Origin.UNPROVEN)
+    assert (evidence.distance.largest, "nothing has proven" in evidence.reason) == (0.0, True)
+
+
+async def test_beside_an_unproven_canary_that_differs_the_control_alone_decides(cwm: Gateway) -> None:
+    window = await cwm.window()
+    right = await canary_of(cwm)
+    other = tuple({token: value - 3.0 for token, value in each.items()} for each in right.look.top)
+    unproven = Canary(Look(right.look.places, other), Origin.UNPROVEN)
+    await cwm.registry.record_canary(window, unproven)
+    await forgotten(cwm)
+    evidence = (await cwm.thaw(ANN, "w1", "s2")).receipt.evidence
+    assert (evidence.verification, evidence.compared_with) == (Verification.EXACT, "canary_and_control")
+    assert await untouched(cwm, window)
+    assert (await condemned(cwm, session_id="s3")).receipt.evidence.verification is Verification.MISMATCH
+    await cwm.settle()
+    (event,) = await quarantines(cwm)
+    assert (event.details["first_token"], event.details["blocks_deleted"]) == (0, 3)
+
+
+@pytest.mark.parametrize("reason", ["switched off", "no canary", "nothing was restored"])
 async def test_what_was_not_verified_says_why(cwm: Gateway, reason: str) -> None:
-    window = await cwm.window(canary=reason != "frozen without a canary")
+    window = await cwm.window(canary=reason != "no canary")
     if reason == "nothing was restored":
         await forgotten(cwm, *LOWER)
     thawed = await cwm.thaw(ANN, window.name, verify=reason != "switched off")
@@ -147,7 +388,7 @@ WHOLE = len(TEXT) + 8
 
 
 @pytest.mark.parametrize(("then", "now"), [(8192, WHOLE), (WHOLE, 8192)])
-async def test_a_canary_decoded_after_more_or_fewer_tokens_is_not_replayed(
+async def test_a_canary_recorded_on_more_or_fewer_tokens_is_not_compared(
     cwm: Gateway, then: int, now: int
 ) -> None:
     cwm.engine.max_model_len = then
