@@ -116,14 +116,15 @@ def judge(
     ``looks`` are those at the restored KV before the control. Right KV has the bits that the canary was recorded on, so it stays as near to the
     canary as looks at the same KV are to each other. The computed one may be further off, because it was computed in other shapes.
     """
-    sure = canary.sure_places
+    # A canary that proves nothing leaves the computed KV, which may differ a little at every probe: the places tell more.
+    sure = canary.sure_places if canary.origin.is_proven else None
     control = ControlEvidence(
         distance(restored, fresh, sure),
         distance(canary.looks, fresh, sure),
         _larger(distance(restored[:1], restored[1:], sure), distance(fresh[:1], fresh[1:], sure)),
         agreed_tokens=distance(canary.looks if canary.origin.is_proven else fresh, restored).agreed,
     )
-    apart = distance(canary.looks, [*looks, *restored], sure)
+    apart = distance(canary.looks, [*looks, *restored], canary.sure_places)
     if not canary.origin.is_proven:
         verdict = _by_control_alone(control, limits)
     elif apart.is_exact:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.domain.look import EXACT_NATS, Distance, Look, distance, few_of, places_of
+from cwm.domain.look import EXACT_NATS, Distance, Look, distance, numbered, places_of, probes_of
 
 _counts = st.integers(0, 20_000)
 _chunks = st.sampled_from([16, 32, 64, 256])
@@ -55,12 +55,17 @@ def test_no_part_of_a_context_is_without_a_place_for_long(chunks: int, most: int
     assert max(gaps) <= -(-chunks // (min(most, chunks) - min(4, chunks - 1))) + 1
 
 
-@given(st.lists(st.integers(1, 500), unique=True, max_size=80).map(sorted), st.integers(1, 20))
-def test_a_few_places_are_some_of_all_and_the_last_is_one_of_them(places: list[int], count: int) -> None:
-    few = few_of(places, count)
-    assert len(few) == min(count, len(places))
-    assert list(few) == sorted(set(few) & set(places))
-    assert few[-1:] == tuple(places[-1:])
+@given(st.lists(st.integers(0, 2_000), min_size=1, max_size=300), st.integers(1, 9))
+def test_probes_are_tokens_of_the_context_and_the_same_each_time(context: list[int], count: int) -> None:
+    probes = probes_of(context, count)
+    assert len(probes) == count
+    assert set(probes) <= set(context)
+    assert probes == probes_of(tuple(context), count)
+
+
+def test_probes_are_numbered_on_from_the_last_place() -> None:
+    assert numbered((33, 65), (7, 7, 9)) == (33, 65, 66, 67, 68)
+    assert numbered((33,), ()) == (33,)
 
 
 @given(looks())
@@ -84,14 +89,8 @@ def test_it_is_as_far_there_as_back(ones: list[Look], others: list[Look]) -> Non
 
 @given(looks())
 def test_a_look_is_no_distance_from_itself(look: Look) -> None:
-<<<<<<< HEAD
     last = look.places[-1] - 1 if look.places else 0
     assert distance([look], [look]) == Distance(len(look.places), agreed=last)
-=======
-    assert distance([look], [look]) == Distance(
-        len(look.places), agreed=look.places[-1] - 1 if look.places else 0
-    )
->>>>>>> proof
     assert distance([look], [look]).is_exact
 
 
