@@ -26,9 +26,6 @@ OWN: Final = "cwm."
 """Key prefix of CWM's own metadata. Windows need this metadata to continue, so it outlives the session's deletion."""
 BRANCHED_FROM: Final = f"{OWN}branched_from"
 """Key of the turn of another session whose context a session begins with."""
-UNVERIFIED: Final = f"{OWN}unverified"
-"""Key in a thawed session whose restored KV no verdict proves."""
-
 FOUND_BY: Final = "found_by"
 BY_CONTENT: Final = "content"
 """How the session of a request that named none was found, in its metadata: by what was said, or else by its client's own id."""
@@ -78,7 +75,8 @@ class Session:
     ``salt_scope`` is the isolation scope that its cache_salt is derived from; ``thawed_from`` names the window that
     it was thawed from and ``branch_token`` the token count at that point. ``revision`` grows by one with every
     recorded turn and prevents lost updates. ``circle`` says who may see it. ``engine`` is the name of the engine that serves it,
-    where there are several; None before its first turn. Until ``moving_until`` a move to another engine holds it.
+    where there are several; None before its first turn. Until ``moving_until`` a move to another engine holds it. Of its first
+    ``proven_tokens`` tokens a verdict said that KV which was loaded for them is right.
     """
 
     tenant: str
@@ -98,6 +96,7 @@ class Session:
     circle: str = TENANT
     engine: str | None = None
     moving_until: datetime | None = None
+    proven_tokens: int = 0
 
     @property
     def keeper(self) -> Principal:

@@ -23,6 +23,9 @@ class EngineRecords(Protocol):
     async def set_apart(self, session: Session, salt_scope: str) -> bool:
         """Let a session go on under a salt scope of its own. False when it is deleted, or not that session."""
 
+    async def note_proven(self, session: Session, token_count: int) -> None:
+        """Record that loaded KV of the session's first ``token_count`` tokens is right."""
+
     async def hold_session(
         self, session: Session, lease: timedelta, held_until: datetime | None = None
     ) -> datetime | None:

@@ -234,9 +234,9 @@ class Registry(TurnRecords, EngineRecords, Protocol):
         """Let the window, and those that share its tokens and its salt, have this canary. False when it is gone, or under another salt."""
 
     async def doubt_windows(self, window: Window, hashes: Sequence[str]) -> list[str]:
-        """Note that these chunks of the window held wrong KV: every window that refers to one of them is unproven from now on.
+        """Note that these chunks of the window held wrong KV; returns the names of the other windows that refer to one of them.
 
-        Returns the names of the others.
+        All these windows are unproven from now on, and nothing is proven of the sessions of the window's salt scope.
         """
 
     async def begin_quarantine(self, window: Window, at: datetime) -> Intent | None:

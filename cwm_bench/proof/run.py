@@ -8,8 +8,9 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 from uuid import uuid4
 
 from redis.asyncio import Redis
@@ -75,13 +76,13 @@ async def run(settings: Settings, report: Callable[[str], None], scope: Scope, s
             async with (
                 LocalStack(plan, report=report) as stack,
                 gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as endpoint,
-                _cells(stack, endpoint.url, dtype, Random(seed), report) as cells,  # noqa: S311 - repeatable
+                cells(stack, endpoint.url, dtype, Random(seed), report) as ladder,  # noqa: S311 - repeatable
             ):
                 model = stack.model_name
                 for kind in scope.companies:
-                    thaws += await cells.thaws(kind, scope)
+                    thaws += await ladder.thaws(kind, scope)
                 if scope.speed:
-                    speeds += [await cells.speed(kind) for kind in (Company.ALONE, Company.STREAMS)]
+                    speeds += [await ladder.speed(kind) for kind in (Company.ALONE, Company.STREAMS)]
     context = {"cwm": __version__, "model": model, "machine": platform.machine(), "seed": seed}
     return Report("proof", context, figures.sections(thaws, speeds), figures.summary(thaws, speeds))
 
@@ -96,10 +97,22 @@ class _Window:
     stale: Copies
 
 
+class Stack(Protocol):
+    """A running engine with vLLM's development endpoints; ``storage_path`` holds its disk tier and keyring."""
+
+    vllm_url: str
+    lmcache_url: str
+    coordinator_url: str
+    redis_url: str
+    model_name: str
+    chunk_size: int
+    storage_path: Path
+
+
 @asynccontextmanager
-async def _cells(
-    stack: LocalStack, url: str, dtype: Dtype, random: Random, report: Callable[[str], None]
-) -> AsyncIterator[_Cells]:
+async def cells(
+    stack: Stack, url: str, dtype: Dtype, random: Random, report: Callable[[str], None]
+) -> AsyncIterator[Cells]:
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
@@ -109,12 +122,12 @@ async def _cells(
         tiers = (InRedis(redis), OnDisk(stack.storage_path / "kv"))
         forger = Forger(stack.storage_path / "kv.keys")
         corpus = list(await read_corpus(stack, _CORPUS_TOKENS))
-        yield _Cells(stack, client, kv_tier, tiers, forger, corpus, dtype, random, report)
+        yield Cells(stack, client, kv_tier, tiers, forger, corpus, dtype, random, report)
 
 
 @dataclass(slots=True)
-class _Cells:
-    stack: LocalStack
+class Cells:
+    stack: Stack
     agent: Agent
     kv_tier: LmcacheTier
     tiers: Sequence[LowerTier]

@@ -15,6 +15,7 @@ Text = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 def upgrade() -> None:
     op.add_column("canaries", sa.Column("origin", Text, nullable=True))
+    op.add_column("sessions", sa.Column("proven_tokens", sa.Integer(), nullable=False, server_default="0"))
     op.create_table(
         "engine_noise",
         sa.Column("engine", Text, nullable=False),

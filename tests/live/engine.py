@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx2
 import pytest
@@ -134,12 +134,13 @@ def running(
     *others: Mapping[str, Any],
     engine_args: str = "",
     variables: Mapping[str, str] | None = None,
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
 ) -> Iterator[LiveEngine]:
     """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``, ``engine_args`` added to ``CWM_ENGINE_ARGS``,
     ``variables`` to vLLM's environment. ``others``: what further engines have of their own."""
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
     further = f"{_COMPACT_JSON} {engine_args}"
-    local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1, engine_args=further)
+    local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1, engine_args=further, dtype=dtype)
     plan = plan_from_settings(storage, local, withheld=frozenset(), log=_tell)
     plan = replace(plan, serving_variables={**plan.serving_variables, **(variables or {})})
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.

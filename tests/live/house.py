@@ -93,7 +93,6 @@ async def house(engine: LiveEngine, folder: Path, **more: str) -> AsyncIterator[
         "CWM_VLLM_URL": engine.vllm_url,
         "CWM_LMCACHE_URL": engine.lmcache_url,
         "CWM_COORDINATOR_URL": engine.coordinator_url,
-        "CWM_CANARY_TOKENS": "4",
         "CWM_THAW_PLAN": "load",
         **more,
     }

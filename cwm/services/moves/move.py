@@ -84,6 +84,8 @@ class _Cargo:
     loaded: Prefetched
     canary: Canary | None
     canary_of: str | None
+    is_proven: bool = False
+    """Whether the KV that the canary was recorded on is known to be right."""
 
 
 async def unseen(_step: str) -> None:
@@ -246,6 +248,8 @@ class Move:
             )
         if receipt.evidence.verification is Verification.UNDECIDED:
             receipt = await self._compute_apart(session, there, receipt)
+        elif receipt.evidence.verification.is_good and cargo.is_proven:
+            await self.registry.note_proven(session, len(there.token_ids))
         await self._switch(session, target.engine)
         return receipt
 
@@ -286,9 +290,11 @@ class Move:
         """
         prefetch, recording = await self.store.beside(here, there, partial(self.verify.record, here))
         canary = recording.canary if recording else None
-        if canary is not None:
-            canary = replace(canary, origin=Origin.INHERITED)
-        return _Cargo(prefetch, canary, "source" if canary else None)
+        if canary is None:
+            return _Cargo(prefetch, None, None)
+        return _Cargo(
+            prefetch, replace(canary, origin=Origin.INHERITED), "source", is_proven=canary.origin.is_proven
+        )
 
     async def _from_tiers(self, session: Session, there: Prefix) -> _Cargo:
         """Load what the shared tiers have; nobody can store the rest."""
@@ -296,7 +302,7 @@ class Move:
         canary = None
         if self.verify.most_places and not there.identity.no_reuse:
             canary = await self.registry.canary(session.tenant, digest(there.token_ids), there.cache_salt)
-        return _Cargo(prefetch, canary, "window" if canary else None)
+        return _Cargo(prefetch, canary, "window" if canary else None, is_proven=canary is not None)
 
     async def _restored(
         self, session: Session, there: Prefix, cargo: _Cargo, source: EngineIdentity | None

@@ -36,7 +36,6 @@ from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Recording, Verify
 from cwm.services.replicas import Replicas
 from cwm.services.turns.current import Current
-from cwm.services.windows.proof import proven_tokens_of
 
 _ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
@@ -283,7 +282,9 @@ class Freeze:
         )
 
     async def _record(self, window: Window, prefix: Prefix, proven_tokens: int) -> Recording:
-        proven_tokens = proven_tokens or await proven_tokens_of(self.registry, window, prefix.token_ids)
+        session = await self.registry.session(window.tenant, window.session_id, any_state=True)
+        if session is not None and session.salt_scope == window.salt_scope:
+            proven_tokens = max(proven_tokens, session.proven_tokens)
         known = await self.registry.canary(window.tenant, window.snapshot_id, window.cache_salt)
         return await self.verify.record(prefix, proven_tokens, known)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -25,7 +24,7 @@ from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.planner import Plan
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import TENANT, Principal
-from cwm.domain.session import BRANCHED_FROM, UNVERIFIED, Session, SessionState
+from cwm.domain.session import BRANCHED_FROM, Session, SessionState
 from cwm.domain.verdict import Evidence, Verification, skipped
 from cwm.domain.visibility import Right, circle_of_new
 from cwm.domain.window import Window
@@ -267,16 +266,17 @@ class Thaw:
             engine_changes=changes,
         )
         self._count(principal, receipt)
-        metadata = {} if evidence.verification.is_good else {UNVERIFIED: True}
+        is_proven = evidence.verification.is_good and evidence.origin is not None
         session = await self._open(
             principal,
             window,
             intent,
-            template.as_metadata() | metadata,
+            template,
             snapshot.token_ids,
             salt_scope,
             circle,
             identity,
+            proven_tokens=len(prefix.token_ids) if is_proven else 0,
         )
         partial = is_partial(window, prefix, receipt)
         if partial:
@@ -407,11 +407,13 @@ class Thaw:
         principal: Principal,
         window: Window,
         intent: Intent,
-        metadata: Mapping[str, Any],
+        template: Template,
         token_ids: TokenIds,
         salt_scope: str,
         circle: str,
         identity: EngineIdentity,
+        *,
+        proven_tokens: int,
     ) -> Session:
         now = self.clock.now()
         session = Session(
@@ -427,9 +429,10 @@ class Thaw:
             updated_at=now,
             thawed_from=window.name,
             branch_token=len(token_ids),
-            metadata={**metadata, **({BRANCHED_FROM: window.turn_id} if window.turn_id else {})},
+            metadata=template.as_metadata() | ({BRANCHED_FROM: window.turn_id} if window.turn_id else {}),
             circle=circle,
             engine=identity.engine or None,
+            proven_tokens=proven_tokens,
         )
         return await self.registry.add_session(session, token_ids, intent.id, window.turn_id)
 

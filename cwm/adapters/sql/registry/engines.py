@@ -33,8 +33,12 @@ class EngineRecords:
 
     @writing
     def set_apart(self, connection: Connection, session: Session, salt_scope: str) -> bool:
-        statement = update(sessions).where(_this(session)).values(salt_scope=salt_scope)
+        statement = update(sessions).where(_this(session)).values(salt_scope=salt_scope, proven_tokens=0)
         return connection.execute(statement).rowcount == 1
+
+    @writing
+    def note_proven(self, connection: Connection, session: Session, token_count: int) -> None:
+        connection.execute(update(sessions).where(_this(session)).values(proven_tokens=token_count))
 
     @writing
     def hold_session(

@@ -254,6 +254,10 @@ class WindowRecords:
                 .values(origin=Origin.UNPROVEN.value)
             )
             connection.execute(update(windows).where(these).values(proven_at=None))
+        doubted = and_(sessions.c.tenant == tenant, sessions.c.salt_scope == window.salt_scope)
+        connection.execute(
+            update(sessions).where(doubted, sessions.c.proven_tokens > 0).values(proven_tokens=0)
+        )
         return [name for name in names if name != window.name]
 
     @reading
