@@ -65,8 +65,8 @@ class Completion:
     ``cached_tokens`` counts prompt tokens that were not computed (the engine's own count). ``ttft_ms`` is None when
     the engine does not report it. ``loaded_tokens`` counts those of the cached tokens that came from the cache
     beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
-    these. ``resting_tokens``, told with them: the prompt's KV up to that token came from a load, this request's or an earlier one's, or was
-    computed on top of one; 0 if all was computed since the engine started. ``dropped_blocks`` is what ``drop_after`` dropped; None when the engine does
+    these. ``resting_tokens``, told with them: where the last load ends, in tokens, that the prompt's KV rests on, this request's or an earlier
+    one's; 0 if all was computed since the engine started. ``dropped_blocks`` is what ``drop_after`` dropped; None when the engine does
     not say. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``no_reuse`` is a sentence that says why
     the engine neither stores nor loads KV, empty where it does or does not say; such an engine is attached to no cache, and says itself
     what that reports of others: ``block_size`` in tokens, and ``world_size``. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request

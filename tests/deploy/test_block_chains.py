@@ -180,12 +180,20 @@ def test_what_a_load_brought_is_known_until_it_is_evicted() -> None:
 def test_what_is_computed_on_top_of_a_load_rests_on_it() -> None:
     engine = Engine()
     engine.serve("aaaabbbb", range(4), generated="cccc")
-    assert engine.serve("aaaabbbbccccdddd") == 12
+    assert engine.serve("aaaabbbbccccdddd") == 4
     # The load alone is evicted and computed anew; what was computed on top of it is still the same.
     engine.cache.evict_blocks({engine.cache.table[chain("aaaa")[0] + bytes(4)].block_id})
     engine.serve("aaaa")
-    assert engine.serve("aaaabbbbccccdddd") == 16
+    assert engine.serve("aaaabbbbccccdddd") == 4
     assert engine.serve("aaaa") == 0
+
+
+def test_what_was_computed_on_top_of_one_load_does_not_rest_on_a_later_one() -> None:
+    engine = Engine()
+    engine.serve("aaaabbbb", range(4))
+    assert engine.serve("aaaabbbbccccdddd", range(8, 12)) == 12
+    assert engine.serve("aaaabbbbxxxx") == 4
+    assert engine.serve("aaaabbbbccccxxxx") == engine.serve("aaaabbbbccccddddeeee") == 12
 
 
 def test_blocks_before_a_load_do_not_rest_on_it() -> None:
@@ -200,5 +208,5 @@ def test_what_a_running_request_has_computed_is_marked_step_by_step() -> None:
     request = engine.start("aaaabbbbcccc")
     engine.loaded.admit(request.request_id, 4, range(4))
     engine.loaded.step(request.request_id, 12)
-    assert engine.serve("aaaabbbbccccdddd") == 12
+    assert engine.serve("aaaabbbbccccdddd") == 4
     assert engine.loaded.count == 4

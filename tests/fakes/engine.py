@@ -93,8 +93,8 @@ class FakeEngine:
     """Whether it has evicted the context whenever it is looked at."""
     looks: int = 0
     _cached: dict[Name, Copy] = field(default_factory=dict)
-    _resting: set[Name] = field(default_factory=set)
-    """Chunks of its own cache that were loaded, or computed on top of such."""
+    _resting: dict[Name, int] = field(default_factory=dict)
+    """Chunks of its own cache that were loaded, or computed on top of such, and after how many chunks that load ends."""
     _before: dict[Name, Name] = field(default_factory=dict)
     """The chunk in front of each that it ever had."""
     _sources: Counter[str] = field(default_factory=Counter)
@@ -286,14 +286,14 @@ class FakeEngine:
         loaded = self._load(generation, names, local)
         held = local + loaded // chunk
         wrong = any(self._cached[name] is Copy.FORGED for name in names[:held])
-        self._resting.update(names[local:held])
-        resting = max((at for at, name in enumerate(names[:held], 1) if name in self._resting), default=0)
+        self._resting.update((name, at) for at, name in enumerate(names[local:held], local + 1))
+        resting = max((self._resting.get(name, 0) for name in names[:held]), default=0)
         new: list[dict[int, float]] = []
         context = ids
         for _ in range(min(generation.max_tokens, self.max_model_len - len(ids))):
             new.append(_likeliest(context, wrong=wrong))
             context = (*context, next(iter(new[-1])))
-        self._keep(generation, context[:-1], Copy.FORGED if wrong else Copy.SOUND, rests=bool(resting))
+        self._keep(generation, context[:-1], Copy.FORGED if wrong else Copy.SOUND, resting)
         # The last token is always computed.
         cached = min(held * chunk, len(ids) - 1)
         self._count(len(ids), local * chunk, cached - local * chunk)
@@ -333,11 +333,12 @@ class FakeEngine:
         gone = set(names[after // self.kv_tier.chunk_size :])
         while above := {name for name in self._cached if self._before.get(name) in gone} - gone:
             gone |= above
-        self._resting -= gone
+        for name in gone:
+            self._resting.pop(name, None)
         return sum(self._cached.pop(name, None) is not None for name in gone)
 
-    def _keep(self, generation: Generation, ids: TokenIds, copy: Copy, *, rests: bool) -> None:
-        """The chunks that are full of KV: of the token that came last there is none yet."""
+    def _keep(self, generation: Generation, ids: TokenIds, copy: Copy, resting: int) -> None:
+        """The chunks that are full of KV: of the token that came last there is none yet. ``resting``: where the load ends that new ones rest on."""
         if self.no_reuse:
             return
         names = self._names(ids, generation.cache_salt)
@@ -345,8 +346,8 @@ class FakeEngine:
         for name in names:
             if name not in self._cached:
                 self._cached[name] = copy
-                if rests:
-                    self._resting.add(name)
+                if resting:
+                    self._resting[name] = resting
         if self.kv_tier.present and not self.kv_tier.away and not self._expects_others(generation):
             limit = len(ids) if generation.store_tokens is None else generation.store_tokens
             offered = names[: limit // self.kv_tier.chunk_size]

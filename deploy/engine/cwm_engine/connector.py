@@ -11,7 +11,7 @@ response, and that of a request with ``"cwm.tell_loaded": true``, has in ``"cwm.
 loaded beyond those that vLLM still had. If LMCache aborted the load and vLLM computed the tokens
 (``kv_load_failure_policy: recompute``), ``"cwm.failed_tokens"`` is the number that vLLM still counts as cached.
 
-``"cwm.resting_tokens"`` stands beside these counts: up to that token the prompt's KV rests on loads, its own or those of requests before it whose
+``"cwm.resting_tokens"`` stands beside these counts: where the last load ends that the prompt's KV rests on, its own or one of requests before it whose
 blocks vLLM still had; 0 if all of it was computed since the engine started (``cwm_engine.loaded_blocks``).
 
 ``"cwm.drop_after": n`` drops the prompt's blocks from the one with token ``n`` on from vLLM's own cache, before the request is scheduled, and every

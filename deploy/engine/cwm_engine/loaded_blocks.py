@@ -1,7 +1,8 @@
 """Which blocks of vLLM's own cache rest on KV that was loaded: it came from LMCache itself, or was computed on top of such.
 
 A block is known by its number and the hash that it had when it was marked: one that was evicted and used again has another hash,
-or none. So no group has more marks than blocks.
+or none. So no group has more marks than blocks. A mark says where the load ended that the block rests on: what was computed on top of a load
+that is proven is proven, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class LoadedBlocks:
     def __init__(self, group_tokens: Sequence[int]) -> None:
         self._group_tokens = tuple(group_tokens)
         self._managers: list[Any] = []
-        self._marks: dict[tuple[int, int], bytes] = {}
+        self._marks: dict[tuple[int, int], tuple[bytes, int]] = {}
         self._resting: dict[str, _Resting] = {}
 
     def bind(self, manager: Any) -> None:
@@ -43,8 +44,8 @@ class LoadedBlocks:
             starts.append(loaded.start)
         for group, size, blocks in self._groups(request_id):
             for place, block in enumerate(blocks[: computed // size]):
-                if self._is_marked(group, block):
-                    ends.append((place + 1) * size)
+                if end := self._load_end(group, block):
+                    ends.append(end)
                     starts.append(place * size)
             self._use_anew(group, [each.block_id for each in blocks[computed // size :]])
         known = self._resting.get(request_id)
@@ -64,7 +65,7 @@ class LoadedBlocks:
             self._mark(request_id, resting, computed)
 
     def finish(self, request_id: str, computed: int) -> int:
-        """Up to which token the request rested on loads; 0 if all was computed since the engine started."""
+        """Where the last load ends that the request rested on, in tokens; 0 if all was computed since the engine started."""
         resting = self._resting.pop(request_id, None)
         if resting is not None:
             # A block whose last token was not sampled yet had no hash when it was looked at.
@@ -87,9 +88,13 @@ class LoadedBlocks:
     def _mark(self, request_id: str, resting: _Resting, computed: int) -> None:
         for group, size, blocks in self._groups(request_id):
             first = resting.looked.get(group, resting.since // size)
-            for block in blocks[first : computed // size]:
-                if block.block_hash is not None:
-                    self._marks[group, block.block_id] = block.block_hash
+            for place, block in enumerate(blocks[first : computed // size], first):
+                # What an earlier load brought, or was computed then, does not rest on a later load.
+                if block.block_hash is not None and not self._load_end(group, block):
+                    self._marks[group, block.block_id] = (
+                        block.block_hash,
+                        min(resting.tokens, (place + 1) * size),
+                    )
             resting.looked[group] = max(first, min(computed // size, len(blocks)))
 
     def _use_anew(self, group: int, block_ids: Sequence[int]) -> None:
@@ -97,11 +102,13 @@ class LoadedBlocks:
         for each in block_ids:
             self._marks.pop((group, each), None)
 
-    def _is_marked(self, group: int, block: Any) -> bool:
+    def _load_end(self, group: int, block: Any) -> int:
+        """Where the load ends that a block rests on; 0 if it rests on none."""
         mark = self._marks.get((group, block.block_id))
         if mark is None:
-            return False
-        if mark == block.block_hash:
-            return True
+            return 0
+        block_hash, end = mark
+        if block_hash == block.block_hash:
+            return end
         del self._marks[group, block.block_id]
-        return False
+        return 0
