@@ -45,7 +45,7 @@ PROMISES = {
     "If a value was changed, truncated": "tests/live/test_integrity.py::test_a_changed_value_is_computed_again",
     "swapped with another one, in Redis or on disk, CWM computes it again": "tests/live/test_integrity.py::test_a_value_under_another_chunks_name_is_computed_again",
     "encrypted and bound to its own key": "tests/deploy/test_chunk_seal.py",
-    "It replays a short continuation that was recorded at the freeze": "tests/live/test_integrity.py::test_a_thaw_says_that_it_verified_and_what_that_cost_and_may_be_told_not_to",
+    "A freeze records what the model expects next at many places of the context": "tests/live/test_integrity.py::test_a_thaw_says_that_it_verified_and_what_that_cost_and_may_be_told_not_to",
     "If the KV is wrong, CWM discards it": "tests/live/test_integrity.py::test_wrong_kv_that_opens_is_found_deleted_where_it_is_and_never_continued_from",
     "nothing is discarded before the context, computed afresh, says so too": "tests/live/test_proof.py::test_beside_streams_wrong_kv_is_found_and_right_kv_is_left_alone",
     "CWM does not use the KV of a different engine": "tests/live/test_other_weights.py::test_neither_a_turn_nor_a_thaw_uses_kv_of_the_weights_that_were_there_before",

@@ -86,4 +86,8 @@ def before_0011(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def before_0015(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in _SINCE_0015 | _SINCE_0021}
+    return {name: value for name, value in before_0021(values).items() if name not in _SINCE_0015}
+
+
+def before_0021(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in _SINCE_0021}

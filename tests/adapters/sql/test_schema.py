@@ -32,7 +32,7 @@ from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.look import Look
 from cwm.domain.noise import Noise
 from cwm.domain.prefix import digest
-from cwm.domain.session import SessionQuery
+from cwm.domain.session import Session, SessionQuery
 from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
 from cwm.domain.turn_sums import TurnSum, hour_of
 from cwm.domain.window import WindowQuery, WindowSort
@@ -42,10 +42,11 @@ from tests.adapters.sql.older_schemas import (
     add_windows_of_0009,
     before_0011,
     before_0015,
+    before_0021,
     upgrade_to,
     window_row_of_0009,
 )
-from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window, freeze
+from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window, stored
 
 pytestmark = pytest.mark.slow
 
@@ -322,7 +323,7 @@ async def test_gateways_of_0018_go_on_beside_the_sums_of_turns(empty_database_ur
     try:
         await database.write(partial(upgrade_to, revision="0018"))
         registry, sums = SqlRegistry(database), SqlTurnSums(database)
-        await registry.add_session(a_session("before", "acme"), ())
+        await database.write(partial(_a_session_of_0020, session=a_session("before", "acme")))
         assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[18:]]
         # A gateway of that version writes what it always wrote, and no sum.
         await registry.add_session(a_session("after", "acme"), IDS_OF_0009)
@@ -373,7 +374,10 @@ async def test_canaries_of_0020_are_none_and_a_gateway_of_it_goes_on_beside_the_
     try:
         await database.write(partial(upgrade_to, revision="0020"))
         registry, decoded = SqlRegistry(database), {"token_ids": [7, 8], "top": [{"7": -0.25}, {"8": -0.5}]}
-        window = await freeze(registry, "w1", "aa")
+        await database.write(partial(_a_session_of_0020, session=a_session("of-w1")))
+        await registry.begin_freeze(a_window("w1", session_id="of-w1"), IDS_OF_0009, 0)
+        pending = a_window("w1", session_id="of-w1", snapshot_id=digest(IDS_OF_0009))
+        window = await registry.finish_freeze(pending, stored("aa"), LATER)
         of_0020 = table("canaries", *(column(name, canaries.c[name].type) for name in _CANARY_OF_0020))
         row = dict(
             zip(_CANARY_OF_0020, ("acme", window.snapshot_id, window.cache_salt, decoded), strict=True)
@@ -397,10 +401,13 @@ async def test_canaries_of_0020_are_none_and_a_gateway_of_it_goes_on_beside_the_
         await database.dispose()
 
 
+def _a_session_of_0020(connection: Connection, session: Session) -> None:
+    values = before_0021(session_values(session)) | {"head": None}
+    connection.execute(insert(metadata.tables["sessions"]).values(values))
+
+
 def _a_turn_of_0019(connection: Connection) -> None:
-    connection.execute(
-        insert(metadata.tables["sessions"]).values(session_values(a_session()) | {"head": None})
-    )
+    _a_session_of_0020(connection, a_session())
     packed, content = compress(IDS_OF_0009)
     count = len(IDS_OF_0009)
     turn = a_turn(
