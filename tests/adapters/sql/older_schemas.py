@@ -24,6 +24,7 @@ IDS_OF_0009: Final = tuple(range(2_000))
 _SINCE_0010: Final = frozenset({"turn_id", "automatic"})
 _SINCE_0011: Final = frozenset({"circle"})
 _SINCE_0015: Final = frozenset({"engine", "moving_until"})
+_SINCE_0021: Final = frozenset({"proven_tokens"})
 _COUNTED: Final = """
 INSERT INTO window_counts (tenant, term, windows)
 SELECT tenant, '', count(*) FROM window_search GROUP BY tenant
@@ -85,4 +86,8 @@ def before_0011(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def before_0015(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in _SINCE_0015}
+    return {name: value for name, value in before_0021(values).items() if name not in _SINCE_0015}
+
+
+def before_0021(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in _SINCE_0021}
