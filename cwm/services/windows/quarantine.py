@@ -115,7 +115,9 @@ class Quarantine:
             # A turn that used the wrong blocks meanwhile may have stored them again.
             await self.kv_tier.delete(prefix.key, suspect)
         others = await self.registry.doubt_windows(window, suspect)
-        pending = await self._pending_again(window, prefix, retire=not dropped)
+        pending = await self._pending_again(
+            window, prefix, () if dropped else tuple(hashes), retire=not dropped
+        )
         return _Condemned(len(suspect), others, not dropped, pending)
 
     async def _drop_everywhere(self, window: Window, prefix: Prefix, sound_tokens: int) -> bool:
@@ -148,9 +150,12 @@ class Quarantine:
         return False
 
     async def _pending_again(
-        self, window: Window, prefix: Prefix, *, retire: bool
+        self, window: Window, prefix: Prefix, unused: tuple[str, ...], *, retire: bool
     ) -> tuple[Window, Intent] | None:
-        """Make the window pending; under a new salt if ``retire``. None if another gateway changed it."""
+        """Make the window pending; under a new salt if ``retire``. None if another gateway changed it.
+
+        ``unused``: chunks under the old salt that go, unless another window refers to them.
+        """
         scope, identity = window.salt_scope, prefix.identity
         if retire:
             scope = await self.scopes.retire(window.tenant, window.salt_scope)
@@ -164,7 +169,7 @@ class Quarantine:
             identity,
             self.journal.clock.now(),
             pinned=pinned,
-            debt=debt_of(old, pinned=window.pinned),
+            debt=debt_of(old, pinned=window.pinned, hashes=unused),
         )
         if again is None:
             return None

@@ -17,11 +17,12 @@ from cwm.adapters.sql import schema
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.noise import SqlNoise
+from cwm.adapters.sql.registry import snapshots
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, turn_values
 from cwm.adapters.sql.schema_error import SchemaError
 from cwm.adapters.sql.tables import metadata
-from cwm.adapters.sql.tables.sessions import canaries
+from cwm.adapters.sql.tables.sessions import canaries, sessions
 from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.window_list import search as window_search
@@ -32,7 +33,7 @@ from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.look import Look
 from cwm.domain.noise import Noise
 from cwm.domain.prefix import digest
-from cwm.domain.session import Session, SessionQuery
+from cwm.domain.session import SessionQuery
 from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
 from cwm.domain.turn_sums import TurnSum, hour_of
 from cwm.domain.window import WindowQuery, WindowSort
@@ -46,7 +47,7 @@ from tests.adapters.sql.older_schemas import (
     upgrade_to,
     window_row_of_0009,
 )
-from tests.contracts.nouns import LATER, NOW, a_session, a_turn, a_window, stored
+from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_turn, a_window, freeze
 
 pytestmark = pytest.mark.slow
 
@@ -323,11 +324,13 @@ async def test_gateways_of_0018_go_on_beside_the_sums_of_turns(empty_database_ur
     try:
         await database.write(partial(upgrade_to, revision="0018"))
         registry, sums = SqlRegistry(database), SqlTurnSums(database)
-        await database.write(partial(_a_session_of_0020, session=a_session("before", "acme")))
+        before = before_0021(session_values(a_session("before", "acme", token_count=0))) | {"head": None}
+        of_0018 = table("sessions", *(column(name, sessions.c[name].type) for name in before))
+        await database.write(lambda connection: connection.execute(insert(of_0018).values(before)))
         assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[18:]]
         # A gateway of that version writes what it always wrote, and no sum.
         await registry.add_session(a_session("after", "acme"), IDS_OF_0009)
-        assert await registry.session("acme", "before") == a_session("before", "acme")
+        assert await registry.session("acme", "before") == a_session("before", "acme", token_count=0)
         assert await registry.session_tokens("acme", "after") == IDS_OF_0009
         assert await sums.turn_sums("acme", NOW) == {}
         hour = hour_of(NOW)
@@ -374,16 +377,20 @@ async def test_canaries_of_0020_are_none_and_a_gateway_of_it_goes_on_beside_the_
     try:
         await database.write(partial(upgrade_to, revision="0020"))
         registry, decoded = SqlRegistry(database), {"token_ids": [7, 8], "top": [{"7": -0.25}, {"8": -0.5}]}
-        await database.write(partial(_a_session_of_0020, session=a_session("of-w1")))
-        await registry.begin_freeze(a_window("w1", session_id="of-w1"), IDS_OF_0009, 0)
-        pending = a_window("w1", session_id="of-w1", snapshot_id=digest(IDS_OF_0009))
-        window = await registry.finish_freeze(pending, stored("aa"), LATER)
         of_0020 = table("canaries", *(column(name, canaries.c[name].type) for name in _CANARY_OF_0020))
-        row = dict(
-            zip(_CANARY_OF_0020, ("acme", window.snapshot_id, window.cache_salt, decoded), strict=True)
-        )
-        await database.write(lambda connection: connection.execute(insert(of_0020).values(row)))
+        values = ("acme", digest(IDS), a_window().cache_salt, decoded)
+        row = dict(zip(_CANARY_OF_0020, values, strict=True))
+        session = before_0021(session_values(a_session("older"))) | {"head": None}
+
+        def a_canary_of_0020(connection: Connection) -> None:
+            connection.execute(insert(metadata.tables["sessions"]).values(session))
+            snapshots.keep(connection, "acme", IDS)
+            connection.execute(insert(of_0020).values(row))
+
+        await database.write(a_canary_of_0020)
         assert await schema.upgrade(empty_database_url) == [*schema.REVISIONS[20:]]
+        assert await registry.session("acme", "older") == a_session("older", proven_tokens=0)
+        window = await freeze(registry, "w1", "aa")
         assert await registry.canary("acme", window.snapshot_id, window.cache_salt) is None
         assert await registry.unproven_windows_of_every_tenant(10) == [window]
         look = Look((33, 65), ({7: -0.25}, {8: -0.5}))
@@ -401,13 +408,10 @@ async def test_canaries_of_0020_are_none_and_a_gateway_of_it_goes_on_beside_the_
         await database.dispose()
 
 
-def _a_session_of_0020(connection: Connection, session: Session) -> None:
-    values = before_0021(session_values(session)) | {"head": None}
-    connection.execute(insert(metadata.tables["sessions"]).values(values))
-
-
 def _a_turn_of_0019(connection: Connection) -> None:
-    _a_session_of_0020(connection, a_session())
+    connection.execute(
+        insert(metadata.tables["sessions"]).values(before_0021(session_values(a_session())) | {"head": None})
+    )
     packed, content = compress(IDS_OF_0009)
     count = len(IDS_OF_0009)
     turn = a_turn(

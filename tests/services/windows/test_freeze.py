@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cwm.adapters.sql.database import Database
-from cwm.domain.canary import Origin
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import Tier
 from cwm.domain.errors import (
     EngineConnectionError,
@@ -23,6 +23,7 @@ from cwm.domain.errors import (
     WindowAlreadyExistsError,
 )
 from cwm.domain.session import SessionState
+from cwm.domain.verdict import Verification
 from cwm.domain.window import Durability, Retention
 from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN, BOB
@@ -112,14 +113,99 @@ async def test_what_is_kept_as_long_as_there_is_room_is_not_pinned(cwm: Gateway)
     assert window.expires_at == window.created_at + timedelta(seconds=60)
 
 
+async def canary_of(cwm: Gateway, name: str = "w1") -> Canary | None:
+    window = await cwm.registry.window("acme", name)
+    assert window is not None
+    return await cwm.registry.canary("acme", window.snapshot_id, window.cache_salt)
+
+
+async def origin_of(cwm: Gateway, name: str = "w1") -> Origin:
+    canary = await canary_of(cwm, name)
+    assert canary is not None
+    return canary.origin
+
+
+async def forgotten(cwm: Gateway) -> None:
+    """The engine has no KV that it computed itself any more."""
+    while await cwm.kv_tier.storing():
+        pass
+    cwm.engine.restart()
+
+
 async def test_a_canary_is_kept_unless_nobody_wants_it(cwm: Gateway) -> None:
     for name, wanted in (("w1", True), ("w2", False)):
         await cwm.open_session(ANN, name)
         await cwm.says(name, f"{name} has words of its own, enough for two blocks of thirty-two tokens.")
-        window = (await cwm.freeze(ANN, name, name, canary=wanted)).window
-        canary = await cwm.registry.canary("acme", window.snapshot_id, window.cache_salt)
+        await cwm.freeze(ANN, name, name, canary=wanted)
+        canary = await canary_of(cwm, name)
         assert (canary is not None) is wanted
-        assert canary is None or canary.origin is Origin.COMPUTED
+        assert canary is None or {33, 65} <= set(canary.look.places)
+
+
+async def test_a_canary_of_what_the_engine_computed_itself_is_computed(cwm: Gateway) -> None:
+    await cwm.window()
+    assert await origin_of(cwm) is Origin.COMPUTED
+
+
+async def test_a_canary_of_what_was_loaded_without_a_verdict_is_unproven(cwm: Gateway) -> None:
+    """Also where the blocks are in the engine's own cache by now."""
+    await cwm.session()
+    await forgotten(cwm)
+    await cwm.says("s1", " And on.")
+    await cwm.freeze(ANN, "s1", "w1")
+    assert await origin_of(cwm) is Origin.UNPROVEN
+    window = await cwm.registry.window("acme", "w1")
+    assert window is not None
+    assert window.durability is Durability.DURABLE, "that is about storage"
+
+
+@pytest.mark.parametrize(("verify", "origin"), [(True, Origin.INHERITED), (False, Origin.UNPROVEN)])
+async def test_a_session_that_was_thawed_hands_on_the_verdict_of_its_thaw(
+    cwm: Gateway, verify: bool, origin: Origin
+) -> None:
+    """What it computed on top of the load rests on that alone."""
+    await cwm.window()
+    await forgotten(cwm)
+    await cwm.thaw(ANN, "w1", "s2", verify=verify)
+    await cwm.says("s2", " And on, with words that fill a block or two, as all of these texts do here.")
+    await cwm.freeze(ANN, "s2", "w2")
+    assert await origin_of(cwm, "w2") is origin
+    await forgotten(cwm)
+    verdict = (await cwm.thaw(ANN, "w2", "s3")).receipt.evidence.verification
+    assert verdict is (Verification.EXACT if verify else Verification.SKIPPED)
+
+
+async def test_what_was_loaded_behind_the_proven_part_makes_a_canary_unproven(cwm: Gateway) -> None:
+    await cwm.window()
+    await forgotten(cwm)
+    await cwm.thaw(ANN, "w1", "s2")
+    await cwm.says("s2", " And on, with words that fill a block or two, as all of these texts do here.")
+    await forgotten(cwm)
+    await cwm.freeze(ANN, "s2", "w2")
+    assert await origin_of(cwm, "w2") is Origin.UNPROVEN
+
+
+async def test_nothing_is_handed_on_once_the_window_that_it_came_from_was_condemned(cwm: Gateway) -> None:
+    window = await cwm.window()
+    await forgotten(cwm)
+    await cwm.thaw(ANN, "w1", "s2")
+    await cwm.registry.doubt_windows(
+        window, [chunk.hash for chunk in await cwm.registry.chunks("acme", "w1")]
+    )
+    await cwm.says("s2", " And on.")
+    await cwm.freeze(ANN, "s2", "w2")
+    assert await origin_of(cwm, "w2") is Origin.UNPROVEN
+
+
+async def test_a_window_that_is_frozen_although_the_engine_evicted_it_meanwhile_has_no_canary(
+    cwm: Gateway,
+) -> None:
+    cwm.engine.evicts_looks = True
+    window = await cwm.window()
+    assert (window.durability, await canary_of(cwm)) == (Durability.DURABLE, None)
+    cwm.engine.evicts_looks = False
+    evidence = (await cwm.thaw(ANN, "w1")).receipt.evidence
+    assert (evidence.verification, "no canary" in evidence.reason) == (Verification.SKIPPED, True)
 
 
 @pytest.mark.parametrize("keep", [0, 2])

@@ -23,13 +23,14 @@ from cwm.domain.errors import (
     WindowNotFoundError,
 )
 from cwm.domain.limits import LimitRules, Rate
-from cwm.domain.look import Distance, Look
+from cwm.domain.look import Look
 from cwm.domain.planner import Choice
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnSource
-from cwm.domain.verdict import Evidence, Verification
+from cwm.domain.verdict import Verification
 from cwm.domain.window import Durability, Window
 from cwm.ports.kv_tier import PrefixKey
+from cwm.services.kv.noises import PROBES
 from cwm.services.windows.thaw import Thawed
 from tests.fakes.kv_tier import LOWER, Copy, FakeKvTier
 from tests.services.replicas_of import ANN, BOB
@@ -62,9 +63,9 @@ async def test_a_thawed_session_holds_the_context_that_was_frozen_and_computes_n
     assert (receipt.tokens_restored, receipt.tokens_recomputed) == (stored, window.token_count - stored)
     assert (receipt.blocks_found, receipt.blocks_total) == (window.block_count, window.block_count)
     assert receipt.tokens_by_tier == {"redis": stored}
-    assert receipt.evidence == Evidence(
-        Verification.EXACT, Distance(8, agreed=stored + 7), origin=Origin.COMPUTED
-    )
+    evidence = receipt.evidence
+    assert (evidence.verification, evidence.compared_with) == (Verification.EXACT, "canary")
+    assert (evidence.distance.places, evidence.origin) == (1 + PROBES, Origin.COMPUTED)
     assert (thawed.partial, thawed.warning) == (False, None)
     assert await cwm.at_rest()
     (event, *_) = await cwm.audit.events("acme", 1)
@@ -134,6 +135,18 @@ async def canary_of(cwm: Gateway, name: str = "w1") -> Canary:
     return canary
 
 
+def shifted(canary: Canary, nats: float, origin: Origin) -> Canary:
+    """As of an engine that expects everything by so many nats otherwise."""
+
+    def otherwise(look: Look) -> Look:
+        return Look(
+            look.places, tuple({token: value + nats for token, value in each.items()} for each in look.top)
+        )
+
+    assert canary.again is not None
+    return Canary(otherwise(canary.look), origin, otherwise(canary.again))
+
+
 async def quarantines(cwm: Gateway) -> list[AuditEvent]:
     return [event for event in await cwm.audit.events("acme", 100) if event.event == "window.quarantine"]
 
@@ -157,7 +170,7 @@ async def test_wrong_kv_is_a_mismatch_and_the_session_goes_on_from_computed_kv_u
     thawed = await condemned(cwm)
     evidence = thawed.receipt.evidence
     assert (evidence.verification, evidence.compared_with) == (Verification.MISMATCH, "canary_and_control")
-    assert (evidence.distance.places, evidence.distance.differing) == (8, 8)
+    assert (evidence.distance.differing, evidence.sound_tokens) == (1 + PROBES, cwm.kv_tier.chunk_size)
     assert (thawed.session.salt_scope, thawed.receipt.tokens_restored) == ("session:s2", 0)
     assert (thawed.partial, "is wrong: it was discarded" in (thawed.warning or "")) == (True, True)
     answer = await cwm.says("s2", " so")
@@ -295,7 +308,7 @@ async def test_where_nothing_can_be_told_the_session_is_computed_apart_and_nothi
 ) -> None:
     window = await cwm.window()
     cwm.engine.room = 2 * window.token_count if why == "no room" else None
-    cwm.engine.noise = 40.0 if why == "noise" else 0.0
+    cwm.engine.noise = 9.0 if why == "noise" else 0.0
     thawed = await condemned(cwm)
     evidence = thawed.receipt.evidence
     assert evidence.verification is Verification.UNDECIDED
@@ -318,22 +331,12 @@ async def test_kv_that_is_evicted_before_it_is_looked_at_is_not_verified_and_goe
     assert await untouched(cwm, window)
 
 
-def shifted(canary: Canary) -> Canary:
-    """What an engine would have expected that is three nats off everywhere."""
-
-    def off(look: Look) -> Look:
-        top = tuple({token: value - 3.0 for token, value in each.items()} for each in look.top)
-        return Look(look.places, top)
-
-    return replace(canary, look=off(canary.look), again=None if canary.again is None else off(canary.again))
-
-
 async def test_a_canary_of_an_engine_that_computed_otherwise_is_recorded_anew_and_nothing_is_deleted(
     cwm: Gateway,
 ) -> None:
     window = await cwm.window()
     now = await canary_of(cwm)
-    await cwm.registry.record_canary(window, shifted(now))
+    await cwm.registry.record_canary(window, shifted(now, -3.0, Origin.COMPUTED))
     await forgotten(cwm)
     thawed = await cwm.thaw(ANN, "w1", "s2")
     evidence = thawed.receipt.evidence
@@ -369,7 +372,7 @@ async def test_a_canary_that_was_recorded_on_wrong_kv_calls_none_of_it_exact(cwm
 
 async def test_beside_an_unproven_canary_that_differs_the_control_alone_decides(cwm: Gateway) -> None:
     window = await cwm.window()
-    unproven = replace(shifted(await canary_of(cwm)), origin=Origin.UNPROVEN)
+    unproven = shifted(await canary_of(cwm), -3.0, Origin.UNPROVEN)
     await cwm.registry.record_canary(window, unproven)
     await forgotten(cwm)
     evidence = (await cwm.thaw(ANN, "w1", "s2")).receipt.evidence
@@ -378,9 +381,7 @@ async def test_beside_an_unproven_canary_that_differs_the_control_alone_decides(
     assert (await condemned(cwm, session_id="s3")).receipt.evidence.verification is Verification.MISMATCH
     await cwm.settle()
     (event,) = await quarantines(cwm)
-    assert (event.details["first_token"], event.details["blocks_deleted"]) == (32, 2), (
-        "the control shows where they agree"
-    )
+    assert (event.details["first_token"], event.details["blocks_deleted"]) == (32, 2)
 
 
 @pytest.mark.parametrize("reason", ["switched off", "no canary", "nothing was restored"])

@@ -48,7 +48,7 @@ async def window_freeze(
     canary: Annotated[
         bool,
         Field(
-            description="Record a short continuation that thaws replay to verify the KV; costs decoding it"
+            description="Record a canary, which thaws compare the restored KV with; costs computing a few tokens"
         ),
     ] = True,
     retention: Annotated[
@@ -157,7 +157,7 @@ async def window_thaw(
 
     receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
     warning, when blocks were lost: the context is still complete. verification says whether the restored KV
-    continues as it did at the freeze; KV that does not is discarded and computed again before this tool
+    is what was frozen; KV that is wrong is deleted and computed again before this tool
     answers. Counts are in tokens, times in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed new_session_id, window_name or other field; CWM-2002 no such window;
