@@ -28,6 +28,7 @@ OF_OPERATORS = {
     "--api-key",
     "--gpu-memory-utilization",
     "--hash-algorithm",
+    "--no-enable-prefix-caching",
 }
 OF_CWM = {"--device", "--as", "--check"}
 
