@@ -103,9 +103,7 @@ def freeze(
     ] = False,
     canary: Annotated[
         bool,
-        typer.Option(
-            help="Store a canary, a short continuation that thaws replay to verify the restored KV."
-        ),
+        typer.Option(help="Record a canary, a look at the KV that thaws compare the restored KV with."),
     ] = True,
     retention: Annotated[
         Literal["guaranteed", "best_effort"] | None,
@@ -168,9 +166,7 @@ def thaw(
         bool,
         typer.Option("--accept-template", help="Continue although the model's chat template has changed."),
     ] = False,
-    verify: Annotated[
-        bool, typer.Option(help="Replay the window's canary to verify the restored KV.")
-    ] = True,
+    verify: Annotated[bool, typer.Option(help="Compare the restored KV with the window's canary.")] = True,
     visibility: VisibilityOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -193,7 +189,7 @@ def thaw(
     print(
         f"Thawed {count(answer['token_count'], 'token')} of window {name} into session "
         f"{answer['session_id']} in {answer['restoration_time_ms']} ms; "
-        f"verification: {answer['verification']}, {answer['receipt']['verification']['verify_ms']:.0f} ms."
+        f"verification: {answer['verification']}{_basis(answer['receipt']['verification'])}."
     )
     _warn(answer)
     continuation = answer.get("continuation")
@@ -349,6 +345,17 @@ def _row(window: dict[str, Any]) -> tuple[str, ...]:
 
 def _share(share: float | None) -> str:
     return "unknown" if share is None else f"{share:.0%} of its blocks"
+
+
+def _basis(evidence: dict[str, Any]) -> str:
+    """What a verdict rests on, in brackets."""
+    if not evidence["tokens_compared"]:
+        return f" ({evidence['reason']})" if evidence["reason"] else ""
+    control = " and the context computed afresh" if evidence["compared_with"] == "canary_and_control" else ""
+    return (
+        f" ({evidence['places_differing']} of {count(evidence['tokens_compared'], 'place')} differ from a canary on "
+        f"{evidence['canary_origin']} KV{control}, by {evidence['deviation']:.3g} nats at most; {evidence['verify_ms']:.0f} ms)"
+    )
 
 
 def _warn(answer: dict[str, Any]) -> None:

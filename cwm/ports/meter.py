@@ -36,7 +36,7 @@ class Meter(Protocol):
         """Record the duration of one phase of a thaw: ``prefetch``, ``engine`` or ``verify``."""
 
     def verified(self, outcome: str) -> None:
-        """Count one thaw by the outcome of its canary replay."""
+        """Count one thaw, or move, by the verdict on its restored KV."""
 
 
 class RequestMeter(Protocol):

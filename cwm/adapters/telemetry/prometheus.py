@@ -55,6 +55,8 @@ _OTHER: Final = "other"
 _WINDOW: Final = 1024
 _ALERTED: Final = (
     "thaw_partial",
+    "canary_stale",
+    "scope_retired",
     "move_mismatch",
     "thaw_without_lmcache",
     "config_reload_refused",
@@ -115,12 +117,12 @@ class PrometheusMeter(RequestMetrics):
         )
         self._phases = histogram(
             "cwm_thaw_phase_seconds",
-            "Phases of thaws: prefetch into LMCache's L1, the engine's request, the replay of the canary",
+            "Phases of thaws: prefetch into LMCache's L1, the engine's request, looks and controls",
             ["phase"],
             buckets=_BUCKETS_PHASE,
         )
         self._verified = counter(
-            "cwm_verifications", "Thaws by the outcome of their canary's replay", ["outcome"]
+            "cwm_verifications", "Thaws by the verdict on their restored KV", ["outcome"]
         )
         self._lag = histogram(
             "cwm_event_loop_lag_seconds",

@@ -33,6 +33,12 @@ class Victim(StrEnum):
     BOTH = "both"
 
 
+class Dtype(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 _KILLED: dict[Victim, tuple[PartName, ...]] = {
     Victim.VLLM: ("vllm",),
     Victim.LMCACHE: ("lmcache",),
@@ -51,6 +57,12 @@ def demo(
     kill: Annotated[
         Victim, typer.Option(help="What to kill (SIGKILL); 'both' leaves nothing in the engine's memory.")
     ] = Victim.BOTH,
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(
+            help="Data type of weights and KV; instead of CWM_DTYPE.", show_default="float32 on a CPU"
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print the result as one JSON object; the narration goes to stderr."),
@@ -65,6 +77,9 @@ def demo(
     from cwm.cli.demo.text import Narrator
 
     settings = load_settings(model=model)
+    if dtype is not None:
+        local = settings.local_engine.model_copy(update={"dtype": dtype.value})
+        settings = replace(settings, local_engine=local)
     narrator = Narrator(to_stderr=as_json)
     killed = _KILLED[kill]
     target = tokens or (_TOKENS_TINY if settings.local_engine.model == "tiny" else _TOKENS)

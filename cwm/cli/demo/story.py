@@ -74,6 +74,7 @@ class Story:
             model=identity.model,
             killed=self.killed,
             restarted=restarted,
+            dtype=self.stack.plan.dtype,
             tokens=len(window_ids),
             chunk_size=identity.chunk_size or 0,
             chunks=frozen["block_count"],
@@ -184,7 +185,7 @@ class Story:
         )
         evidence = receipt["verification"]
         self.narrator.line(
-            f"{evidence['tokens_compared']} tokens decoded again and compared with those of the freeze: "
+            f"what the model expects next at {count(evidence['tokens_compared'], 'place')}, compared with the freeze: "
             f"{thawed['verification']}"
         )
         return thawed

@@ -92,7 +92,7 @@ async def _moving(asked: Asked) -> Step:
         title,
         outlook,
         [
-            f"It is on {session.engine or 'no engine yet'}. What is missing of the KV of its {number(session.token_count)} tokens is stored, loaded by the other engine, and proven with a canary; only then it goes there.",
+            f"It is on {session.engine or 'no engine yet'}. What is missing of the KV of its {number(session.token_count)} tokens is stored, loaded by the other engine, and compared there; only then it goes there.",
             "Turns wait for a moment. If anything fails, it stays where it is.",
         ],
         Field("engine", "To", others[0], "choice", choices=[(name, name) for name in others]),

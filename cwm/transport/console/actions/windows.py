@@ -30,7 +30,7 @@ async def _thawing(asked: Asked) -> Step:
         window,
         [
             f"A new conversation opens with exactly the {number(window.token_count)} tokens of this window, for {window.model}. The window stays as it is.",
-            "The engine loads the KV that is stored and computes what was lost. Where the window has a canary, it is replayed, and KV that goes on otherwise is thrown away and computed anew.",
+            "The engine loads the KV that is stored and computes what was lost. Where the window has a canary, the restored KV is compared with it; KV that is wrong is deleted and computed anew.",
         ],
         Field(
             "session_id",

@@ -42,14 +42,14 @@ async def session_move(
 ) -> schemas.SessionMoved:
     """Move a session to another engine with its KV, and prove that it is the same there.
 
-    What is missing in the shared tiers is stored, the other engine loads it and replays a canary; only then the session
+    What is missing in the shared tiers is stored, the other engine loads it and its KV is compared; only then the session
     goes there. Meanwhile its turns wait for a moment. If anything fails the session stays where it is. An engine that
     does not answer any more is left without a canary: source_answered is false then.
 
     Errors: CWM-1001; CWM-1003 no such engine, or one that is drained; CWM-2001; CWM-3002 not live, or a turn or
     another move is in flight (retryable); CWM-3011 the engine serves another model or deployment; CWM-4001 the KV
     cannot be stored or does not arrive (retryable); CWM-5001/6001 the engine does not answer (retryable); CWM-5002
-    the canary does not match.
+    the KV is wrong there.
     """
     moved = await caller.services.move(caller.principal, session_id, engine, steps(context))
     return render.moved(moved)

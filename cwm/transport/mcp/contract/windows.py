@@ -130,9 +130,7 @@ async def window_thaw(
     ] = False,
     verify: Annotated[
         bool,
-        Field(
-            description="Replay the window's canary to verify the restored KV; costs decoding a few tokens"
-        ),
+        Field(description="Compare the restored KV with the window's canary; costs computing a few tokens"),
     ] = True,
     visibility: Annotated[
         inputs.Visibility | None,
