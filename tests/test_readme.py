@@ -112,7 +112,7 @@ def test_the_demo_table_has_the_rows_that_the_demo_prints_and_its_figures_agree(
     shown = re.findall(r"^ {6}(\S.*?) {2,}(.*)$", README, re.MULTILINE)
     answer = Continuation((1,), (2,), "x", 0)
     outcome = DemoResult(
-        "m", ("vllm",), ("vllm",), 6633, 64, 103, 303762759, True, 801, 30000, 333, "exact", 864, 9367, 6592,
+        "m", ("vllm",), ("vllm",), "float32", 6633, 64, 103, 303762759, True, 801, 30000, 333, "exact", 864, 9367, 6592,
         41, 6592, {"disk": 6592}, answer, answer,
     )  # fmt: skip
     assert dict(shown) == dict(outcome.facts())

@@ -20,6 +20,6 @@ class NoiseRecords(Protocol):
         """The pairs of all gateways so far; none for a new engine."""
 
     async def add_noise(
-        self, engine: str, distances: Sequence[Distance], computed_twice: float | None, at: datetime
+        self, engine: str, distances: Sequence[Distance], at: datetime, computed_twice: float | None = None
     ) -> Noise:
         """Merge with what others have added meanwhile; returns the result. ``computed_twice``: the largest change between two computations of one context, in nats, if that was measured."""

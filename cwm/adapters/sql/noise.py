@@ -33,8 +33,8 @@ class SqlNoise:
         connection: Connection,
         engine: str,
         distances: Sequence[Distance],
-        computed_twice: float | None,
         at: datetime,
+        computed_twice: float | None = None,
     ) -> Noise:
         """The first statement locks the row, so two gateways that add at once lose nothing."""
         row = engine_noise.c.engine == engine

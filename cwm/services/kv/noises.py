@@ -70,7 +70,7 @@ class Noises:
         """Record how far looks at the same KV were apart, and how far a context that was computed twice, in nats."""
         key = engine_key(identity)
         try:
-            noise = await self.records.add_noise(key, distances, computed_twice, self.clock.now())
+            noise = await self.records.add_noise(key, distances, self.clock.now(), computed_twice)
         except CwmError:
             noise = self._known.get(key, Noise()).plus(distances, computed_twice)
         self._known[key] = noise
