@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ RECEIPT = {
 
 
 async def thawed(
-    console: Console, window: str, subject: str = "local", outcome: str = "success", **more: object
+    console: Console, window: str, subject: str = "local", outcome: str = "success", **more: Any
 ) -> None:
     at, details = datetime.now(UTC) + timedelta(hours=1), {**RECEIPT, **more}
     event = AuditEvent(at, "default", subject, "window_thaw", outcome, "again", window, details=details)
@@ -61,7 +62,7 @@ async def test_a_receipt_says_what_was_compared_with_what(console: Console) -> N
         ("canary_stale", "warn"),
         ("within_noise", "good"),
     ):
-        await thawed(console, "login-fixed", **{**proof, "verification": verdict})
+        await thawed(console, "login-fixed", **proof, verification=verdict)
         page = await console.page("/windows/login-fixed")
         receipts = page.one("ul", class_="receipts")
         said = " ".join(receipts.text.split())
