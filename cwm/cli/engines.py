@@ -11,6 +11,7 @@ import typer
 
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.terminal.console import FOUND_FAULTS, end_with_json, print_facts, print_json, print_table
+from cwm.cli.terminal.verdicts import basis
 from cwm.cli.terminal.wording import comma_list, count, moment
 
 app = typer.Typer(
@@ -79,8 +80,7 @@ def move(
     print(
         f"Session {session} is on {answer['target']} now, after {answer['move_ms']:,} ms: "
         f"{answer['tokens_restored']:,} of {count(answer['token_count'], 'token')} restored, "
-        f"{answer['tokens_recomputed']:,} computed; canary: {canary['result']}"
-        f"{' (' + canary['reason'] + ')' if 'reason' in canary else ''}."
+        f"{answer['tokens_recomputed']:,} computed; verification: {canary['result']}{basis(canary)}."
     )
     if "source" in answer and not answer["source_answered"]:
         print(f"Warning: {answer['source']} did not answer.", file=sys.stderr)

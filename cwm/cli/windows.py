@@ -10,6 +10,7 @@ import typer
 
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.terminal.console import confirm_deletion, end_with_json, print_facts, print_table
+from cwm.cli.terminal.verdicts import basis
 from cwm.cli.terminal.wording import comma_list, count, moment
 from cwm.domain.notation import size
 
@@ -189,7 +190,7 @@ def thaw(
     print(
         f"Thawed {count(answer['token_count'], 'token')} of window {name} into session "
         f"{answer['session_id']} in {answer['restoration_time_ms']} ms; "
-        f"verification: {answer['verification']}{_basis(answer['receipt']['verification'])}."
+        f"verification: {answer['verification']}{basis(answer['receipt']['verification'])}."
     )
     _warn(answer)
     continuation = answer.get("continuation")
@@ -345,17 +346,6 @@ def _row(window: dict[str, Any]) -> tuple[str, ...]:
 
 def _share(share: float | None) -> str:
     return "unknown" if share is None else f"{share:.0%} of its blocks"
-
-
-def _basis(evidence: dict[str, Any]) -> str:
-    """What a verdict rests on, in brackets."""
-    if not evidence["tokens_compared"]:
-        return f" ({evidence['reason']})" if evidence["reason"] else ""
-    control = " and the context computed afresh" if evidence["compared_with"] == "canary_and_control" else ""
-    return (
-        f" ({evidence['places_differing']} of {count(evidence['tokens_compared'], 'place')} differ from a canary on "
-        f"{evidence['canary_origin']} KV{control}, by {evidence['deviation']:.3g} nats at most; {evidence['verify_ms']:.0f} ms)"
-    )
 
 
 def _warn(answer: dict[str, Any]) -> None:

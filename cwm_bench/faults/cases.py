@@ -101,9 +101,9 @@ class Detector(StrEnum):
     """What detected a fault first.
 
     ``seal``: LMCache found the chunk and refused it. ``prefetch``: it did not find the chunk. ``canary``: the chunk
-    was loaded, and the replay differed from the window's continuation. ``other_tier``: a sound copy was loaded.
-    ``nothing_to_detect``: the stored value did not change. ``undetected``: the damaged value was loaded and the
-    replay was exact.
+    was loaded, and a control proved the restored KV wrong. ``other_tier``: a sound copy was loaded.
+    ``nothing_to_detect``: the stored value did not change. ``undetected``: the damaged value was loaded, and no
+    control proved it wrong.
     """
 
     SEAL = "seal"

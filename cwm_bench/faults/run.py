@@ -42,7 +42,7 @@ from cwm_bench.harness.figures import Report
 from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 
-_COMPARED_TOKENS = 32  # twice a canary: also tokens that it does not cover
+_COMPARED_TOKENS = 32  # also tokens that no look covers
 _SAMPLED = 8
 _VOCABULARY = range(300, 1800)  # no special token of any model used here
 _REFUSED = "lmcache_mp_l2_prefetch_failure_chunks_total"
@@ -154,7 +154,7 @@ class _Ladder:
         signs, session = await self._thaw(window, changed=changed)
         continued = await self.agent.complete(window.token_ids, _COMPARED_TOKENS, session=session)
         if signs.verification == "mismatch":
-            # A quarantined window is stored again under a new salt: it cannot be reused.
+            # A quarantined window is stored again in the background, and another takes its place.
             await self._durable(window)
             del self.windows[case.at.blocks]
         await stored(self.kv_tier)

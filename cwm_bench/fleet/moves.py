@@ -49,7 +49,7 @@ class MovedTurn:
     @property
     def is_exact(self) -> bool:
         canary: str = self.receipt["canary"]["result"]
-        return self.restored_all and canary == "exact" and self.as_undisturbed
+        return self.restored_all and canary in {"exact", "within_noise"} and self.as_undisturbed
 
 
 @dataclass(slots=True)

@@ -203,8 +203,8 @@ class Bench:
         thawed = await self.agent.tool("window_thaw", window_name=name, verify=verify)
         if thawed["partial"]:
             raise RuntimeError(f"a block is missing: {thawed['warning']}")
-        if verify and thawed["verification"] != "exact":
-            raise RuntimeError(f"the replay was not exact: {thawed['receipt']['verification']}")
+        if verify and thawed["verification"] not in {"exact", "within_noise"}:
+            raise RuntimeError(f"the restored KV was not verified: {thawed['receipt']['verification']}")
 
     async def _only(self, tier: str, name: str) -> None:
         """Leave the window's chunks only in this tier and those below it."""

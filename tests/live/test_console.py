@@ -189,7 +189,7 @@ async def test_a_person_freezes_thaws_and_goes_on_from_a_page(
     await visitor.open(f"/console/windows/{window}")
     receipt = page.locator(".receipts .item")
     await expect(receipt).to_contain_text(thawed)
-    await expect(receipt).to_contain_text("canary: exact")
+    await expect(receipt).to_contain_text("verdict: exact")
     restored = int(
         re.sub(r"\D", "", (await receipt.inner_text()).split("tokens restored")[0].splitlines()[-1])
     )

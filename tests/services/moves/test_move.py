@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cwm.adapters.sql.database import Database
+from cwm.domain.canary import Origin
 from cwm.domain.engine import Tier
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import (
@@ -25,6 +26,7 @@ from tests.eventually import eventually
 from tests.fakes.kv_tier import ALL, LOWER, Copy
 from tests.services.fleet_of import Fleet, turns_of
 from tests.services.replicas_of import ANN
+from tests.services.windows_of import Gateway
 
 
 async def test_a_session_moves_with_its_kv_and_goes_on_where_it_is_now(fleet: Fleet) -> None:
@@ -80,11 +82,72 @@ async def test_a_session_stays_if_its_kv_is_another_there(fleet: Fleet) -> None:
     await fleet.begins("s1")
     key = await fleet.cwm.session_key("s1")
     fleet.beside("two").damage(key, 0, Copy.FORGED)
-    with pytest.raises(EngineResponseError, match="stays where it is"):
+    with pytest.raises(EngineResponseError, match="is wrong on engine 'two': the session stays") as refused:
         await fleet.cwm.move(ANN, "s1", "two")
+    assert refused.value.context["deviation"] > 1
     session = await fleet.session()
-    assert (session.engine, session.moving_until) == ("one", None)
+    assert (session.engine, session.moving_until, session.salt_scope) == ("one", None, "tenant:acme")
     assert ("session_move", "CWM-5002") in await fleet.cwm.events()
+    assert counted(fleet.cwm, "cwm_verifications_total") == {"mismatch": 1}
+    assert (await fleet.cwm.says("s1", " On.")).cached_tokens > 0
+
+
+def counted(cwm: Gateway, name: str) -> dict[str, float]:
+    samples = cwm.meter.samples(buckets=False)
+    return {next(iter(s.labels.values())): s.value for s in samples if s.name == name and s.value}
+
+
+async def test_where_the_target_has_no_room_for_a_control_the_session_moves_and_is_computed_there(
+    fleet: Fleet,
+) -> None:
+    """Right or wrong: that could not be told, and nothing is deleted."""
+    context = await fleet.begins("s1")
+    await fleet.begins("s2")
+    key = await fleet.cwm.session_key("s1")
+    expected = await fleet.cwm.says("s2", " On.")
+    fleet.beside("two").damage(key, 0, Copy.FORGED)
+    held = {name: dict(copies) for name, copies in fleet.beside("two").copies.items()}
+    fleet.two.room = len(context)
+    moved = await fleet.cwm.move(ANN, "s1", "two")
+    assert moved.evidence.verification is Verification.UNDECIDED
+    assert "no room" in moved.evidence.reason
+    assert (moved.tokens_restored, moved.tokens_recomputed, moved.tokens_by_tier) == (0, len(context), {})
+    session = await fleet.session()
+    assert (session.engine, session.salt_scope) == ("two", "session:s1")
+    assert await fleet.cwm.registry.current_scope("acme", "tenant:acme") == "tenant:acme"
+    assert all(fleet.beside("two").copies[name].items() >= copies.items() for name, copies in held.items())
+    answer = await fleet.cwm.says("s1", " On.")
+    assert (answer.text, answer.cached_tokens >= len(context) - 32) == (expected.text, True)
+    assert turns_of(fleet.two) == 1
+    assert counted(fleet.cwm, "cwm_events_total")["move_undecided"] == 1
+
+
+async def test_right_kv_of_engines_that_differ_by_their_noise_moves(fleet: Fleet) -> None:
+    await fleet.begins("s1")
+    for engine in (fleet.one, fleet.two):
+        engine.noise = 0.2
+    for target in ("two", "one", "two"):
+        moved = await fleet.cwm.move(ANN, "s1", target)
+        assert moved.evidence.verification in {Verification.EXACT, Verification.WITHIN_NOISE}
+        assert moved.tokens_restored > 0
+
+
+async def test_what_a_move_proved_is_inherited_by_a_freeze_and_what_it_did_not_prove_is_not(
+    fleet: Fleet,
+) -> None:
+    """The look at a source that itself rests on loads proves that both have the same, not that it is right."""
+    await fleet.begins("s1")
+    await fleet.begins("s2", "Another context of its own, and it is as long as some blocks of KV are.")
+    await fleet.cwm.move(ANN, "s1", "two")
+    await fleet.cwm.says("s1", " On.")
+    fleet.one.restart()
+    await fleet.cwm.says("s2", " On.")
+    await fleet.cwm.move(ANN, "s2", "two")
+    for session_id, origin in (("s1", Origin.INHERITED), ("s2", Origin.UNPROVEN)):
+        window = (await fleet.cwm.freeze(ANN, session_id, f"of-{session_id}")).window
+        canary = await fleet.cwm.registry.canary("acme", window.snapshot_id, window.cache_salt)
+        assert canary is not None
+        assert canary.origin is origin, session_id
 
 
 async def test_a_session_of_a_lost_engine_moves_with_what_the_tiers_have_and_says_so(fleet: Fleet) -> None:

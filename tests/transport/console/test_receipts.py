@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ RECEIPT = {
 
 
 async def thawed(
-    console: Console, window: str, subject: str = "local", outcome: str = "success", **more: str
+    console: Console, window: str, subject: str = "local", outcome: str = "success", **more: Any
 ) -> None:
     at, details = datetime.now(UTC) + timedelta(hours=1), {**RECEIPT, **more}
     event = AuditEvent(at, "default", subject, "window_thaw", outcome, "again", window, details=details)
@@ -44,7 +45,39 @@ async def test_a_window_shows_the_receipts_of_its_thaws(console: Console) -> Non
     (receipt,) = page.one("ul", class_="receipts").text.split("into ")[1:]
     said = " ".join(receipt.split())
     assert "4,096 tokens restored (4,000 from redis, 96 from cpu) 104 computed again" in said
-    assert "canary: exact took 812 ms by local" in said
+    assert "verdict: exact took 812 ms by local" in said
+
+
+async def test_a_receipt_says_what_was_compared_with_what(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    proof = {
+        "compared_with": "canary_and_control",
+        "canary_origin": "inherited",
+        "places": 8,
+        "deviation": 1.25,
+    }
+    for verdict, kind in (
+        ("mismatch", "bad"),
+        ("undecided", "warn"),
+        ("canary_stale", "warn"),
+        ("within_noise", "good"),
+    ):
+        await thawed(console, "login-fixed", **proof, verification=verdict)
+        page = await console.page("/windows/login-fixed")
+        receipts = page.one("ul", class_="receipts")
+        said = " ".join(receipts.text.split())
+        compared = "8 places compared with the canary and the context computed afresh (inherited), 1.25 nats apart at most"
+        words = verdict.replace("_", " ")
+        assert f"verdict: {words} {compared}" in said
+        (state,) = [each for each in page.all("span", class_="state") if each.text == f"verdict: {words}"]
+        assert state.attributes["class"].split() == ["state", kind]
+
+
+async def test_a_receipt_of_an_earlier_version_keeps_its_word(console: Console) -> None:
+    await a_working_day(console.parts.base.registry)
+    await thawed(console, "login-fixed", verification="within_tolerance")
+    page = await console.page("/windows/login-fixed")
+    assert "verdict: within tolerance took 812 ms" in " ".join(page.one("ul", class_="receipts").text.split())
 
 
 async def test_where_a_tracing_ui_is_configured_receipts_and_audit_rows_lead_to_their_traces(

@@ -48,7 +48,7 @@ async def window_freeze(
     canary: Annotated[
         bool,
         Field(
-            description="Record a canary, which thaws compare the restored KV with; costs computing a few tokens"
+            description="Record a canary, looks at the KV that thaws compare theirs with; costs a few tokens of computation"
         ),
     ] = True,
     retention: Annotated[
@@ -156,9 +156,9 @@ async def window_thaw(
     the id that it has: what it sends next extends the window.
 
     receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
-    warning, when blocks were lost: the context is still complete. verification says whether the restored KV
-    is what was frozen; KV that is wrong is deleted and computed again before this tool
-    answers. Counts are in tokens, times in milliseconds.
+    warning, when blocks were lost: the context is still complete. verification says whether the restored KV is
+    what was frozen, and receipt.verification what was compared. KV that the context computed afresh proves wrong (mismatch) is
+    deleted; then, and where nothing can be told (undecided), the session goes on from computed KV. Counts are in tokens, times in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed new_session_id, window_name or other field; CWM-2002 no such window;
     CWM-3001 new_session_id is taken, or as_session is somebody else's; CWM-3005 the model's tokenizer or chat template is not the window's;
