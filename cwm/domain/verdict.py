@@ -142,7 +142,8 @@ def _by_control(apart: Distance, control: ControlEvidence, limits: NoiseLimits) 
     if apart.share >= _MOST and odd_one:
         return Verification.MISMATCH
     itself, agree = control.itself, limits.allow(control.restored)
-    if apart.largest <= _FURTHER * itself.largest and apart.mean <= _FURTHER * itself.mean:
+    as_itself = apart.largest <= _FURTHER * itself.largest and apart.mean <= _FURTHER * itself.mean
+    if as_itself and apart.share <= max(_MOST, itself.share):
         return Verification.WITHIN_NOISE
     if agree:
         return Verification.WITHIN_NOISE if apart.share < _MOST else Verification.CANARY_STALE
