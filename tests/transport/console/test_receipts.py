@@ -50,7 +50,7 @@ async def test_a_window_shows_the_receipts_of_its_thaws(console: Console) -> Non
 
 async def test_a_receipt_says_what_was_compared_with_what(console: Console) -> None:
     await a_working_day(console.parts.base.registry)
-    proof = {
+    proof: dict[str, Any] = {
         "compared_with": "canary_and_control",
         "canary_origin": "inherited",
         "places": 8,
