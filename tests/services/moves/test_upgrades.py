@@ -13,6 +13,7 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.vllm.fleet import VllmFleet
+from cwm.domain.canary import Origin
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import (
     CwmError,
@@ -264,6 +265,9 @@ async def test_windows_are_frozen_again_and_thaw_on_the_new_deployment_from_thei
         assert new.identity.fingerprint == "fp-2"
         assert new.durability is Durability.DURABLE
         assert new.pinned
+        canary = await fleet.cwm.registry.canary("acme", new.snapshot_id, new.cache_salt)
+        assert canary is not None
+        assert canary.origin is Origin.COMPUTED
         thawed = await fleet.cwm.thaw(ANN, old.name)
         assert thawed.session.engine == "two"
         assert not thawed.partial

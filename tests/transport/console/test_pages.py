@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError
+from cwm.domain.look import Look
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.ports.kv_tier import Placement, PrefixKey
@@ -257,6 +259,26 @@ async def test_a_slash_at_the_end_leads_to_the_page(console: Console) -> None:
     for path, page in (("/", ""), ("/conversations/", "/conversations")):
         answer = await console.answer(path)
         assert (answer.status_code, answer.headers["location"]) == (307, f"/console{page}")
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        (Origin.COMPUTED, "recorded on computed KV"),
+        (Origin.INHERITED, "recorded on KV with a good verdict"),
+        (Origin.UNPROVEN, "recorded on KV that nothing has proven yet"),
+    ],
+)
+async def test_a_window_says_where_its_canary_comes_from(
+    console: Console, origin: Origin, words: str
+) -> None:
+    registry = console.parts.base.registry
+    await a_working_day(registry)
+    window = await registry.window("default", "login-race-found")
+    assert window is not None
+    await registry.record_canary(window, Canary(Look((33, 65), ({7: -0.5}, {8: -0.5})), origin))
+    page = await console.page("/windows/login-race-found")
+    assert f"a canary of 2 places, {words}, is compared at each thaw" in " ".join(page.text.split())
 
 
 async def test_a_window_says_what_proves_it_where_it_is_from_and_what_it_holds(console: Console) -> None:
