@@ -7,6 +7,7 @@ from typing import Final
 
 from cwm.background import BackgroundTasks
 from cwm.domain.canary import Canary, Origin, origin_of
+from cwm.domain.errors import InvalidParameterError
 from cwm.domain.look import Look, distance, places_of, probes_of
 from cwm.domain.verdict import Evidence, Verification, compare, skipped
 from cwm.ports.engine import Completion, Engine
@@ -15,7 +16,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.noises import PROBES, Noises
 from cwm.services.kv.prefix import Prefix
 
-_EVICTED: Final = "the engine evicted part of the context before it was looked at"
+_EVICTED: Final = "the engine evicted part of the context before it was looked at, or refuses looks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,14 @@ class Verify:
     async def look(self, prefix: Prefix, places: tuple[int, ...]) -> Look | None:
         """A look at these places and at the probes behind the last.
 
-        None if the engine had not all of the context in its cache any more. The request is never abandoned half-way.
+        None if the engine had not all of the context in its cache any more, or refuses such requests. The request is never abandoned half-way.
         """
         probes = probes_of(prefix.token_ids, PROBES)
-        answer = await outlasting(self._looking.start(self.engine.look(prefix.request(), places, probes)))
+        looking = self._looking.start(self.engine.look(prefix.request(), places, probes))
+        try:
+            answer = await outlasting(looking)
+        except InvalidParameterError:
+            return None
         return answer.look if answer.cached_tokens >= places[-1] - 1 else None
 
     async def compare(self, prefix: Prefix, canary: Canary) -> Comparison:

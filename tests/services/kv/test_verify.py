@@ -11,7 +11,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.noise import SqlNoise
 from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import EngineIdentity, engine_key
-from cwm.domain.errors import EngineConnectionError, EngineResponseError
+from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.look import Distance
 from cwm.domain.verdict import Verification
 from cwm.services.engines.directory import EngineDirectory
@@ -200,6 +200,20 @@ async def test_kv_that_was_evicted_before_it_was_looked_at_is_not_compared(looke
     looked.engine.evicts_looks = True
     evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
     assert (evidence.verification, "evicted" in evidence.reason) == (Verification.SKIPPED, True)
+
+
+async def test_an_engine_that_refuses_looks_has_no_canaries_and_is_not_compared(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = await looked.recorded()
+
+    async def refuse(*_: object) -> None:
+        raise InvalidParameterError("Requested 10 logprobs, the maximum is 5.", field="logprobs")
+
+    monkeypatch.setattr(FakeEngine, "look", refuse)
+    assert (await looked.verify.record(looked.prefix)).canary is None
+    evidence = (await looked.verify.compare(looked.prefix, canary)).evidence
+    assert (evidence.verification, "refuses" in evidence.reason) == (Verification.SKIPPED, True)
 
 
 async def test_a_canary_of_another_length_is_not_compared(looked: Looked) -> None:
