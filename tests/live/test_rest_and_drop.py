@@ -132,20 +132,23 @@ async def test_a_request_that_runs_goes_on_and_leaves_nothing_of_what_was_droppe
     assert (await asker.ask([*ids, *tokens, 301])).cached_tokens == 3 * chunk
 
 
-async def test_each_prompt_of_a_list_is_told_by_itself(asker: Asker) -> None:
+async def test_of_several_prompts_the_cached_tokens_of_the_last_are_told(asker: Asker) -> None:
+    """By which a look knows that the engine had evicted nothing of the longest."""
     chunk = asker.engine.chunk_size
     known, new = asker.chunks(3), asker.chunks(2)
     await asker.ask([*known, 300])
-    await asker.engine.forget_gpu_cache()
-    body = {
-        "model": asker.engine.model_name,
-        "prompt": [[*known, 300], [*new, 300], [*known[:chunk], 301]],
-        "max_tokens": 1,
-        "cache_salt": asker.salt,
-        "kv_transfer_params": {"cwm.tell_loaded": True},
-    }
-    async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
-        answer = await http.post(f"{asker.engine.vllm_url}/v1/completions", json=body)
-    told = answer.raise_for_status().json()["kv_transfer_params"]["cwm.prompts"]
-    assert [each["cwm.resting_tokens"] for each in told] == [3 * chunk, 0, chunk]
-    assert [each["cwm.cached_tokens"] for each in told] == [3 * chunk, 0, chunk]
+    for prompts, cached in (
+        ([[*known[:chunk], 301], [*known, 300]], 3 * chunk),
+        ([[*known, 300], [*new, 300]], 0),
+    ):
+        body = {
+            "model": asker.engine.model_name,
+            "prompt": prompts,
+            "max_tokens": 1,
+            "cache_salt": asker.salt,
+            "kv_transfer_params": {"cwm.load_tokens": 0, "lmcache.max_offload_tokens": 0},
+        }
+        async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
+            answer = await http.post(f"{asker.engine.vllm_url}/v1/completions", json=body)
+        usage = answer.raise_for_status().json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == cached

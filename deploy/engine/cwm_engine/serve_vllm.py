@@ -20,7 +20,6 @@ from itertools import pairwise
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-from cwm_engine.each_prompt import tell_each_prompt
 from cwm_engine.parsers import ModelFiles, parsers_for
 
 _CHECK = "--check"
@@ -135,7 +134,6 @@ def main() -> None:
     if _CHECK not in sys.argv:
         sys.argv[1:] = arguments
         fork_cores()
-        tell_each_prompt()
         # As ``python -m`` would, but a worker imports the main module again, and this one is small.
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
 
