@@ -15,7 +15,7 @@ from cwm_bench.agents.parts import AgentsPart
 from cwm_bench.fleet.parts import FleetPart, FleetRun
 from cwm_bench.harness.schedule import in_order
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions
-from cwm_bench.proof.company import Company
+from cwm_bench.proof.parts import Company
 from cwm_bench.tree.parts import TreePart
 
 if TYPE_CHECKING:

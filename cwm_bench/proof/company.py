@@ -5,26 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from random import Random
 from uuid import uuid4
 
 import httpx2
 
 from cwm.background import cancel_and_wait
+from cwm_bench.proof.parts import Company
 
 _STREAMS = 8
 _STREAM_TOKENS = 200
 _PREFILL_TOKENS = 900
 _VOCABULARY = range(300, 1800)
-
-
-class Company(StrEnum):
-    """``streams``: eight answers being decoded. ``prefills``: two prompts being computed, one after the other, all the time."""
-
-    ALONE = "alone"
-    STREAMS = "streams"
-    PREFILLS = "prefills"
 
 
 @asynccontextmanager

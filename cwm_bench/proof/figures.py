@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from cwm_bench.harness.figures import Section, median, ratio
-from cwm_bench.proof.company import Company
 from cwm_bench.proof.faults import Planted
+from cwm_bench.proof.parts import Company
 
 _GOOD: Final = frozenset({"exact", "within_noise"})
 

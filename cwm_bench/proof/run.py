@@ -28,9 +28,10 @@ from cwm_bench.harness.figures import Report
 from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 from cwm_bench.proof import faults, figures
-from cwm_bench.proof.company import Company, company
+from cwm_bench.proof.company import company
 from cwm_bench.proof.faults import Case, Planted
 from cwm_bench.proof.figures import Speed, Thawed
+from cwm_bench.proof.parts import Company
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: Final[tuple[Dtype, ...]] = ("float32", "bfloat16")

@@ -21,11 +21,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The names that the engine-side files take from vLLM and LMCache when they are imported.
 STAND_INS = {
-    "vllm/distributed/kv_transfer/kv_connector/v1/base.py": "class KVConnectorRole: pass",
+    "zmq.py": "",
+    "vllm/envs.py": "",
+    "vllm/distributed/kv_transfer/kv_connector/v1/base.py": (
+        "class KVConnectorRole: pass\nclass KVConnectorBase_V1: pass\nclass SupportsHMA: pass"
+    ),
     "vllm/distributed/device_communicators/shm_broadcast.py": "class SpinCondition: pass",
     "vllm/v1/worker/gpu_model_runner.py": "class GPUModelRunner: pass",
-    "lmcache/integration/vllm/lmcache_mp_connector.py": "class LMCacheMPConnector: pass",
-    "lmcache/integration/vllm/lmcache_mp_metadata.py": "class LMCacheMPRequestState: pass",
+    "lmcache/integration/vllm/lmcache_mp_connector.py": (
+        "class LMCacheMPConnector: pass\nbuild_parallel_strategy_from_vllm_config = get_group_tokens_per_block = None"
+    ),
+    "lmcache/integration/vllm/lmcache_mp_metadata.py": (
+        "class LMCacheMPRequestState: pass\nclass LMCacheMPConnectorMetadata: pass"
+    ),
+    "lmcache/integration/vllm/mp_server_launcher.py": "is_mp_server_autostart_enabled = None",
+    "lmcache/integration/vllm/vllm_multi_process_adapter.py": "DEFAULT_MQ_TIMEOUT = get_lmcache_chunk_size = None",
+    "lmcache/v1/multiprocess/transport/factory.py": "RequestClientFactory = None",
     "lmcache/cli/main.py": "import sys\ndef main():\n    print(' '.join(sys.argv))",
     "lmcache/v1/distributed/api.py": "class MemoryLayoutDesc: pass\nclass ObjectKey: pass",
     "lmcache/v1/distributed/serde/async_processor.py": "class AsyncSerdeProcessor: pass",

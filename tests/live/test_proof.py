@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from cwm_bench.harness.gateway import QUIET
-from cwm_bench.proof.company import Company
 from cwm_bench.proof.faults import Planted
 from cwm_bench.proof.figures import Thawed, summary
+from cwm_bench.proof.parts import Company
 from cwm_bench.proof.run import Scope, cells
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine, running
