@@ -258,6 +258,7 @@ class LocalStack:
         self._runfile.begin(facts, self.plan.temporary)
         undo.callback(self._runfile.remove)
         undo.callback(shm.unlink_lmcache_pools, self.plan.key)
+        undo.push_async_callback(self._all_cleared)
         if self.plan.redis and not await redis_answers(self.plan.redis):
             raise StackError(f"the Redis of CWM_REDIS_URL does not answer at {self.plan.redis}.")
         await self._start_parts(self._shared_recipes(first), first.reserved, undo)
@@ -347,7 +348,12 @@ class LocalStack:
         self._runfile.part_started(name, child.pid, child.started)
 
     async def _part_cleared(self, name: PartName) -> None:
-        await asyncio.to_thread(shm.unlink, self._segments.pop(name, set()))
+        """Remove what a part left; what LMCache still reads of a dead vLLM goes when the part is cleared again."""
+        self._segments[name] = await asyncio.to_thread(shm.unlink, self._segments.pop(name, set()))
+
+    async def _all_cleared(self) -> None:
+        for name in list(self._segments):
+            await self._part_cleared(name)
 
     async def _note_segments(self, name: PartName) -> None:
         """Record the segments that a part has mapped now: after a SIGKILL nothing lists them."""

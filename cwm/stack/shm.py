@@ -35,16 +35,15 @@ def mapped_by(pids: Iterable[int]) -> set[Segment]:
     return {segment for segment in segments if segment is not None and segment.inode in inodes}
 
 
-def unlink(segments: Iterable[Segment]) -> list[str]:
-    """Remove the segments that still exist and that no living process has mapped; return their names."""
+def unlink(segments: Iterable[Segment]) -> set[Segment]:
+    """Remove the segments that no living process has mapped; return those that stay because one has."""
     present = {segment for segment in segments if _segment(segment.name) == segment}
     if not present:
-        return []
-    in_use = mapped_by(proc.every_pid())
-    idle = sorted(present - in_use, key=lambda segment: segment.name)
-    for segment in idle:
+        return set()
+    in_use = present & mapped_by(proc.every_pid())
+    for segment in present - in_use:
         segment.path.unlink(missing_ok=True)
-    return [segment.name for segment in idle]
+    return in_use
 
 
 def lmcache_pool_bytes(key: str) -> int:

@@ -95,9 +95,9 @@ def test_a_segment_is_removed_only_when_nobody_maps_it() -> None:
     memory = SharedMemory(create=True, size=4096)
     (segment,) = {found for found in shm.mapped_by([proc_self()]) if found.name == memory.name.lstrip("/")}
 
-    assert shm.unlink([segment]) == []
+    assert shm.unlink([segment]) == {segment}
     memory.close()
-    assert shm.unlink([segment]) == [segment.name]
+    assert shm.unlink([segment]) == set()
     assert not segment.path.exists()
     with pytest.raises(FileNotFoundError):
         memory.unlink()
@@ -114,7 +114,8 @@ def test_a_later_segment_of_the_same_name_is_not_ours() -> None:
     memory = SharedMemory(create=True, size=4096)
     memory.close()
     try:
-        assert shm.unlink([shm.Segment(memory.name.lstrip("/"), inode=1)]) == []
+        assert shm.unlink([shm.Segment(memory.name.lstrip("/"), inode=1)]) == set()
+        assert (shm.FOLDER / memory.name.lstrip("/")).exists()
     finally:
         memory.unlink()
 

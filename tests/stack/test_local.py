@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from redis import Redis
@@ -37,6 +38,22 @@ signal.alarm(60)
 print("up", flush=True)
 while True:
     signal.pause()
+"""
+MAKES_KV = """
+import mmap, os, signal
+file = os.open("{path}", os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 4096)
+mapped = mmap.mmap(file, 4096)
+print("up", flush=True)
+signal.pause()
+"""
+READS_KV = """
+import mmap, os, signal, time
+print("up", flush=True)
+while not os.path.exists("{path}") or os.path.getsize("{path}") == 0:
+    time.sleep(0.01)
+mapped = mmap.mmap(os.open("{path}", os.O_RDWR), 4096)
+signal.pause()
 """
 LEAVES_A_SOCKET = """
 import os, signal, socket, tempfile, uuid
@@ -212,6 +229,21 @@ async def test_the_pool_that_a_killed_stack_left_is_room_for_the_next_one(
         with suppress(FileNotFoundError):
             left.unlink()
     assert plan_for(model="tiny", cpu_cache_gb=2).l1_gb == pytest.approx(0.15)
+
+
+async def test_kv_of_a_killed_vllm_that_lmcache_still_reads_is_removed_with_the_stack(
+    plan: StackPlan, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_WATCH_SECONDS", 60)
+    kv = shm.FOLDER / f"lmcache_kv_of_a_test_{uuid4().hex}"
+    makes, reads = MAKES_KV.format(path=kv), READS_KV.format(path=kv)
+    async with StandIns(plan, report=terminal.write, lmcache=reads, vllm=makes) as stack:
+        await eventually(lambda: kv.name in {found.name for found in shm.mapped_by(stack.pids("lmcache"))})
+        await stack.kill("vllm")
+        await eventually(lambda: bool(stack.restarts["vllm"] and stack.pids("vllm")))
+        await stack.wait_ready(20)
+        assert kv.exists()
+    assert not kv.exists()
 
 
 class Robbed(StandIns):
