@@ -130,7 +130,6 @@ def bench_proof(
     dtype: Annotated[
         str | None, typer.Option(help="float32 or bfloat16.", show_default="both, one after the other")
     ] = None,
-    long: Annotated[bool, typer.Option("--long", help="Also windows of 4,200 and 7,900 tokens.")] = False,
     speed: Annotated[bool, typer.Option(help="Also time thaws of 7,900 tokens.")] = True,
     seed: Annotated[int | None, typer.Option(min=0, help="Repeats the run that printed this seed.")] = None,
     model: _Model = None,
@@ -150,7 +149,6 @@ def bench_proof(
         cases,
         [each for each in DTYPES if dtype in {None, each}],
         only or list(Company),
-        long=long,
         speed=speed,
     )
     report = run_to_end(lambda _: run(settings, _progress, scope, seed))

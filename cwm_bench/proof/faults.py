@@ -43,16 +43,13 @@ def deal(count: int, random: Random) -> list[Case]:
     ]
 
 
-def forged(planted: Planted, chunk: int, forger: Forger, mine: Copies, other: Copies, stale: Copies) -> bytes:
-    """The new value of the chunk. ``other`` is a window of another text, ``stale`` one that differs from ``mine`` in its first tokens alone."""
+def forged(planted: Planted, chunk: int, forger: Forger, mine: Copies, other: Copies) -> bytes:
+    """The new value of the chunk. ``other`` is a window of another text; for ``stale`` one that differs from ``mine`` in its first tokens alone."""
     name, value = mine.names[chunk], mine.values[chunk]
     if planted is Planted.NOT_RESTORED:
         return forger.zeroed(value, name)
     if planted is Planted.SHIFTED:
-        beside = chunk - 1 if chunk else min(1, len(mine.names) - 1)
-        source, at = mine, beside
-    elif planted is Planted.STALE:
-        source, at = stale, min(chunk, len(stale.names) - 1)
+        source, at = mine, chunk - 1 if chunk else min(1, len(mine.names) - 1)
     else:
         source, at = other, min(chunk, len(other.names) - 1)
     return forger.forged(source.values[at], source.names[at], name)

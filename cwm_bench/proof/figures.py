@@ -17,7 +17,7 @@ _GOOD: Final = frozenset({"exact", "within_noise"})
 
 @dataclass(frozen=True, slots=True)
 class Thawed:
-    """One thaw of a cell. ``planted`` is None for right KV; ``reached``: the wrong chunk was loaded. ``touched``: stored chunks of other windows that are gone since."""
+    """One thaw of a cell. ``planted`` is None for right KV; ``reached``: the wrong chunk was loaded, or all right ones. ``touched``: stored chunks of other windows that are gone since."""
 
     dtype: str
     company: Company
@@ -67,14 +67,14 @@ def sections(thaws: Sequence[Thawed], speeds: Sequence[Speed]) -> list[Section]:
 
 
 def summary(thaws: Sequence[Thawed], speeds: Sequence[Speed]) -> dict[str, Any]:
-    right = [thaw for thaw in thaws if thaw.planted is None]
+    right = [thaw for thaw in thaws if thaw.planted is None and thaw.reached]
     alone = next((speed for speed in speeds if speed.company is Company.ALONE), None)
     return {
         "planted": {dtype: _planted(thaws, dtype) for dtype in ("float32", "bfloat16")},
         "missed_float32": _missed(thaws, "float32"),
         "missed_bfloat16": _missed(thaws, "bfloat16"),
         "right": len(right),
-        "condemned_right": sum(thaw.is_condemned_right for thaw in right),
+        "condemned_right": sum(thaw.is_condemned_right for thaw in thaws),
         "controls_share": ratio(sum(thaw.has_control for thaw in right), len(right)),
         "others_touched": sum(thaw.touched for thaw in thaws),
         "thaw_speedup_8k": alone.speedup if alone else None,
@@ -92,7 +92,7 @@ def _missed(thaws: Sequence[Thawed], dtype: str) -> int:
 def _by_cell(thaws: Sequence[Thawed]) -> Section:
     table = Section(
         "right KV, by type and company",
-        ("type", "company", "thaws", "verdicts", "controls", "condemned", "largest deviation"),
+        ("type", "company", "thaws", "loaded", "verdicts", "controls", "condemned", "largest deviation"),
         note="deviation in nats; controls: the context was computed afresh before the verdict",
     )
     for dtype, company in dict.fromkeys((thaw.dtype, thaw.company) for thaw in thaws):
@@ -102,6 +102,7 @@ def _by_cell(thaws: Sequence[Thawed]) -> Section:
                 dtype,
                 company.value,
                 len(here),
+                sum(thaw.reached for thaw in here),
                 _counts(here),
                 sum(thaw.has_control for thaw in here),
                 sum(thaw.is_condemned_right for thaw in here),

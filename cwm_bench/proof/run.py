@@ -38,8 +38,8 @@ DTYPES: Final[tuple[Dtype, ...]] = ("float32", "bfloat16")
 
 _CORPUS_TOKENS: Final = 60_000
 _SPEED_TOKENS: Final = 7_900
-_LENGTHS: Final = (330, 520, 900, 1_500, 2_600)
-_LONG_LENGTHS: Final = (4_200, 7_900)
+# How often windows of a length are drawn: long ones take most of the time.
+_LENGTHS: Final[Mapping[int, int]] = {330: 8, 520: 7, 900: 6, 1_500: 5, 2_600: 4, 4_200: 2, 7_900: 1}
 _HEAD_TOKENS: Final = 6
 _SAMPLED: Final = 8
 _DURABLE_SECONDS: Final = 120.0
@@ -55,12 +55,7 @@ class Scope:
     cases: int = 30
     dtypes: Sequence[Dtype] = DTYPES
     companies: Sequence[Company] = tuple(Company)
-    long: bool = False
     speed: bool = True
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        return (*_LENGTHS, *_LONG_LENGTHS) if self.long else _LENGTHS
 
 
 async def run(settings: Settings, report: Callable[[str], None], scope: Scope, seed: int | None) -> Report:
@@ -90,12 +85,11 @@ async def run(settings: Settings, report: Callable[[str], None], scope: Scope, s
 
 @dataclass(slots=True)
 class _Window:
-    """A frozen window, the window with another beginning and the same tokens behind it, and what both have stored."""
+    """A frozen window and what it has stored."""
 
     name: str
     token_ids: list[int]
     mine: Copies
-    stale: Copies
 
 
 class Stack(Protocol):
@@ -141,10 +135,9 @@ class Cells:
 
     async def thaws(self, kind: Company, scope: Scope) -> list[Thawed]:
         """Thaws of right KV and of planted faults in turns, in this company."""
-        for length in scope.lengths:
-            if length not in self.windows:
-                self.windows[length] = await self._frozen(length)
-        lengths = [self.random.choice(scope.lengths) for _ in range(scope.cases)]
+        lengths = self.random.choices(list(_LENGTHS), list(_LENGTHS.values()), k=scope.cases)
+        for length in {*lengths, *list(_LENGTHS)[:2]} - self.windows.keys():
+            self.windows[length] = await self._frozen(self._text(length))
         cases = faults.deal(scope.cases, self.random)
         thaws: list[Thawed] = []
         for number, (length, case) in enumerate(zip(lengths, cases, strict=True), 1):
@@ -190,8 +183,11 @@ class Cells:
         window = self.windows[length]
         others = [each for each in self.windows.values() if each is not window]
         chunk = case.chunk(len(window.mine.names))
-        other = self.random.choice(others).mine
-        value = faults.forged(case.planted, chunk, self.forger, window.mine, other, window.stale)
+        if case.planted is Planted.STALE:
+            source = (await self._with_another_beginning(window)).mine
+        else:
+            source = self.random.choice(others).mine
+        value = faults.forged(case.planted, chunk, self.forger, window.mine, source)
         name = window.mine.names[chunk]
         for tier in self.tiers:
             await self._write(tier, name, value)
@@ -219,7 +215,8 @@ class Cells:
             thawed = await self.agent.tool("window_thaw", window_name=name)
         receipt = thawed["receipt"]
         evidence = receipt["verification"]
-        reached = case is not None and receipt["blocks_found"] > case.chunk(len(window.mine.names))
+        last = len(window.mine.names) - 1
+        reached = receipt["blocks_found"] > (last if case is None else case.chunk(last + 1))
         return Thawed(
             self.dtype,
             kind,
@@ -235,21 +232,16 @@ class Cells:
 
     async def _names_of_others(self, window: _Window) -> set[str]:
         """The stored chunks of the other windows of the benchmark."""
-        others = {
-            name
-            for each in self.windows.values()
-            if each is not window
-            for name in (*each.mine.names, *each.stale.names)
-        }
+        others = {name for each in self.windows.values() if each is not window for name in each.mine.names}
         return others & set(await self.tiers[0].names())
 
-    async def _frozen(self, length: int) -> _Window:
-        ids = self._text(length)
-        name = await self._freeze(ids)
-        other_head = [*self.random.sample(self.corpus, _HEAD_TOKENS), *ids[_HEAD_TOKENS:]]
-        stale_name = await self._freeze(other_head)
-        assert stale_name != name
-        return _Window(name, ids, await self._copies(ids), await self._copies(other_head))
+    async def _frozen(self, ids: list[int]) -> _Window:
+        return _Window(await self._freeze(ids), ids, await self._copies(ids))
+
+    async def _with_another_beginning(self, window: _Window) -> _Window:
+        """A window that differs from this one in its first tokens alone."""
+        head = self.random.sample(self.corpus, _HEAD_TOKENS)
+        return await self._frozen([*head, *window.token_ids[_HEAD_TOKENS:]])
 
     async def _freeze(self, ids: list[int]) -> str:
         session = f"proof_{uuid4().hex[:12]}"
@@ -275,7 +267,7 @@ class Cells:
         for name in {thawed_name, window.name}:
             await self._settled(name)
             await self.agent.tool("window_delete", window_name=name, delete_blocks=True, force=True)
-        self.windows[length] = await self._frozen(length)
+        self.windows[length] = await self._frozen(self._text(length))
 
     async def _settled(self, name: str) -> None:
         async with asyncio.timeout(_DURABLE_SECONDS):
