@@ -29,6 +29,7 @@ _LARGEST_DEFAULT_BLOCK: Final = 128
 # How the digests of deploy/engine/cwm_engine/deployment.py begin.
 _DEPLOYMENT: Final = "kv-"
 _BY_NAME: Final = "deployment:"
+_NOBODY: Final = "kv-of-nobody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,12 @@ class EngineIdentity:
 
     @property
     def expected(self) -> str:
-        """The digest that a request for this engine's KV names: an engine of another deployment does not use it then."""
+        """The digest that a request for this engine's KV names: an engine of another deployment does not use it then.
+
+        That of nobody where no KV is reused: CWM's connector then neither loads nor stores.
+        """
+        if self.no_reuse:
+            return _NOBODY
         return self.fingerprint if self.fingerprint.startswith(_DEPLOYMENT) else self.weights_digest
 
     def as_dict(self) -> dict[str, Any]:

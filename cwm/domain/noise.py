@@ -12,6 +12,9 @@ from typing import Any, Final, Self
 
 from cwm.domain.look import EXACT_NATS, Distance
 
+CANNOT_BE_JUDGED: Final = "Looks at the same KV differ by more than a nat on this engine, so wrong KV could not be told from right KV, and none is loaded or stored."
+"""Why an engine reuses no KV although it could."""
+
 _KEPT_PAIRS: Final = 256
 _ENOUGH_PAIRS: Final = 64
 _RANK: Final = 0.99

@@ -22,6 +22,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
 from cwm.services.engines.survey import Survey
 from cwm.services.kv.control import Control
+from cwm.services.kv.control_time import ControlTime
 from cwm.services.kv.noises import Noises
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
@@ -101,6 +102,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     media = MediaRule(private=turns_settings.private_media)
     engine_list = EngineList(settings, base.tracer)
     engine, kv_tier = engine_list.fleet, engine_list.kv_tier
+    noise = SqlNoise(base.database)
     directory = EngineDirectory(
         engine,
         kv_tier,
@@ -108,6 +110,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         weights_digest=settings.engine.weights_digest,
         aliases=settings.aliases,
         rules={name: entry.rules for name, entry in engine_list.entries().items()},
+        noise=noise,
     )
     engine_list.directory = directory
     place = Place(registry, directory, clock)
@@ -121,9 +124,9 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     turns = Turns(records=registry, audit=base.audit, clock=clock, keep=settings.keep, tracer=base.tracer)
     scopes = SaltScopes(registry=registry, clock=clock)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
-    noises = Noises(engine, directory, SqlNoise(base.database), clock)
+    noises = Noises(engine, directory, noise, clock)
     verify = Verify(engine, directory, noises, most_places=verification.places)
-    control = Control(engine, directory, verify, noises, base.meter)
+    control = Control(engine, directory, verify, noises, base.meter, ControlTime(clock))
     open_session = OpenSession(
         registry=registry,
         directory=directory,

@@ -39,6 +39,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
 from cwm.services.engines.survey import Survey
 from cwm.services.kv.control import Control
+from cwm.services.kv.control_time import ControlTime
 from cwm.services.kv.noises import Noises
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
@@ -244,13 +245,14 @@ def gateway(
     clock, meter = clock or Ticking(), PrometheusMeter()
     audit = SqlAuditLog(database, ChainKeys([b"a secret"]))
     replicas = Replicas(leases=SqlLeases(database), me=name, has_ended=has_ended)
-    directory = EngineDirectory(served, kv_tier, secret=b"a test's secret", weights_digest="")
+    noise = SqlNoise(database)
+    directory = EngineDirectory(served, kv_tier, secret=b"a test's secret", weights_digest="", noise=noise)
     journal = Journal(audit=audit, clock=clock, meter=meter, changes=InProcessChanges())
     turns = Turns(records=registry, audit=audit, clock=clock)
     scopes = SaltScopes(registry=registry, clock=clock)
-    noises = Noises(served, directory, SqlNoise(database), clock)
+    noises = Noises(served, directory, noise, clock)
     verify = Verify(served, directory, noises, most_places=64)
-    control = Control(served, directory, verify, noises, meter)
+    control = Control(served, directory, verify, noises, meter, ControlTime(clock))
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     store = Store(engine=served, kv_tier=kv_tier, directory=directory, clock=clock, timeout_seconds=10)
     counts = LimitsRequestCounts(InProcessStorage)

@@ -11,17 +11,19 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt, engine_key
 from cwm.domain.engine_rules import NO_RULES
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.domain.noise import CANNOT_BE_JUDGED
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.ports.engine import Completion, ServedModel
 from cwm.ports.kv_tier import KvTier, PrefixKey
+from cwm.ports.noise import NoiseRecords
 from cwm.services.engines.probe import Probe
 from cwm.services.engines.roster import EngineRoster
 from cwm.services.engines.served_models import choose, offers
@@ -40,11 +42,13 @@ class EngineDirectory(EngineRoster):
 
     ``secret`` is the key of the salts. ``weights_digest`` names the weights of an engine that does not report a digest of
     its own. With neither, stored KV is used only until the engine starts again: its weights may be others then.
+    No KV is reused on an engine that is too noisy by the records of ``noise``.
     """
 
     kv_tier: KvTier
     secret: bytes
     weights_digest: str
+    noise: NoiseRecords | None = None
     _known: dict[tuple[str, str], EngineIdentity] = field(default_factory=dict, init=False)
     """By the names of engine and model; under an empty name those that a caller gets who names none."""
     _held_again: float = field(default=0.0, init=False)
@@ -221,11 +225,12 @@ class EngineDirectory(EngineRoster):
                     expected=expected,
                     answered=actual,
                 )
-        if (answer.weights or answer.no_reuse) and bool(answer.no_reuse) != bool(identity.no_reuse):
+        expected = "" if identity.no_reuse == CANNOT_BE_JUDGED else identity.no_reuse
+        if (answer.weights or answer.no_reuse) and bool(answer.no_reuse) != bool(expected):
             self.forget()
             raise EngineResponseError(
                 "The engine changed while it was being used: whether it reuses KV; the next attempt sees the new one.",
-                expected=identity.no_reuse,
+                expected=expected,
                 answered=answer.no_reuse,
             )
 
@@ -266,4 +271,14 @@ class EngineDirectory(EngineRoster):
         raise refusal or EngineResponseError("The engine serves no model.")
 
     async def _identity_of(self, name: str, served: ServedModel) -> EngineIdentity:
-        return await self._probe.identity(name, served, lambda: self.rules.get(name, NO_RULES).deployment)
+        identity = await self._probe.identity(name, served, lambda: self.rules.get(name, NO_RULES).deployment)
+        if not identity.no_reuse and await self._is_too_noisy(identity):
+            return replace(identity, no_reuse=CANNOT_BE_JUDGED)
+        return identity
+
+    async def _is_too_noisy(self, identity: EngineIdentity) -> bool:
+        """By what all gateways have measured; without the records an engine counts as quiet, as a new one does."""
+        if self.noise is not None:
+            with suppress(CwmError):
+                return (await self.noise.noise(engine_key(identity))).is_too_large
+        return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,6 +15,7 @@ from cwm.ports.engine import Engine
 from cwm.ports.meter import Meter
 from cwm.services.aside import outlasting
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.control_time import ControlTime
 from cwm.services.kv.noises import Noises, computed
 from cwm.services.kv.prefix import Prefix
 from cwm.services.kv.verify import Comparison, Verify
@@ -23,19 +23,20 @@ from cwm.services.kv.verify import Comparison, Verify
 # The engine's own cache holds the restored context, the computed one, and what others ask for meanwhile.
 _SHARE_OF_ROOM: Final = 0.8
 _NO_ROOM: Final = "the engine's cache has no room for the context and its control"
+_NO_TIME: Final = "the engine's time for controls is used up by others"
 _EVICTED: Final = "the engine evicted the context while it was compared"
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One at a time for each engine; others wait for their turn."""
+    """One at a time for each engine, within a share of its time; others wait."""
 
     engine: Engine
     directory: EngineDirectory
     verify: Verify
     noises: Noises
     meter: Meter
-    _places: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    time: ControlTime
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(self, tenant: str, prefix: Prefix, canary: Canary, comparison: Comparison) -> Evidence:
@@ -48,7 +49,9 @@ class Control:
 
     async def _judged(self, tenant: str, prefix: Prefix, canary: Canary, comparison: Comparison) -> Evidence:
         undecided = replace(comparison.evidence, verification=Verification.UNDECIDED)
-        async with self._places[prefix.identity.engine]:
+        async with self.time.taken(prefix.identity.engine, tenant) as is_ours:
+            if not is_ours:
+                return replace(undecided, reason=_NO_TIME)
             if not await self._has_room(prefix):
                 return replace(undecided, reason=_NO_ROOM)
             self.meter.event("control")

@@ -74,6 +74,8 @@ class Noises:
         except CwmError:
             noise = self._known.get(key, Noise()).plus(distances, computed_twice)
         self._known[key] = noise
+        if noise.is_too_large and not identity.no_reuse:
+            self.directory.forget(identity.engine)  # the next use sees that nothing is reused there
         return noise
 
     async def _survey(self, identity: EngineIdentity) -> Noise:

@@ -44,16 +44,16 @@ class Planner:
     _learning: BackgroundTasks = field(default_factory=BackgroundTasks)
     _trial_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def plan(self, prefix: Prefix, *, may_load: bool = True) -> Plan:
-        """The plan of a thaw, counted; to compute everything unless it ``may_load``. Never fails."""
-        plan = await self.predict(prefix, may_load=may_load)
+    async def plan(self, prefix: Prefix) -> Plan:
+        """The plan of a thaw, counted. Never fails."""
+        plan = await self.predict(prefix)
         self.meter.event(f"thaw_plan_{plan.decision}")
         return plan
 
-    async def predict(self, prefix: Prefix, *, may_load: bool = True) -> Plan:
+    async def predict(self, prefix: Prefix) -> Plan:
         """Never fails. Without the directory or the records the plan is to load, as on an engine that ignores limits."""
         pace = await self._pace(prefix.identity)
-        choice = self.choice if may_load else Choice.RECOMPUTE
+        choice = self.choice
         if choice is Choice.AUTO and engine_key(prefix.identity) in self._unlimited:
             choice = Choice.LOAD
         stored = prefix.stored_tokens

@@ -310,8 +310,7 @@ class Thaw:
 
     async def _load(self, prefix: Prefix) -> _Loading:
         """Prefetch the planned tokens from the lower tiers into L1. Without LMCache the engine computes everything."""
-        noise = await self.verify.noises.of(prefix.identity)
-        plan = await self.planner.plan(prefix, may_load=not noise.is_too_large)
+        plan = await self.planner.plan(prefix)
         if not prefix.chunk_count:
             return _Loading(plan, Prefetched(0, 0), 0.0)
         started = self.clock.monotonic()

@@ -23,7 +23,8 @@ from cwm.domain.errors import (
     WindowNotFoundError,
 )
 from cwm.domain.limits import LimitRules, Rate
-from cwm.domain.look import Look
+from cwm.domain.look import Distance, Look
+from cwm.domain.noise import CANNOT_BE_JUDGED
 from cwm.domain.planner import Choice
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnSource
@@ -318,6 +319,27 @@ async def test_where_nothing_can_be_told_the_session_is_computed_apart_and_nothi
     await cwm.settle()
     assert await untouched(cwm, window)
     assert counted(cwm, "cwm_verifications_total") == {"undecided": 1}
+
+
+async def test_where_looks_at_the_same_kv_differ_by_a_nat_neither_turns_nor_thaws_load_or_store(
+    cwm: Gateway,
+) -> None:
+    window = await cwm.window()
+    loud = [Distance(16, 8, 1.2, 0.3)] * 64
+    await cwm.thaw.verify.noises.learn(await cwm.directory.identity(), loud, 1.2)
+    await forgotten(cwm)
+    thawed = await cwm.thaw(ANN, "w1", "s2")
+    evidence = thawed.receipt.evidence
+    assert (evidence.verification, evidence.reason) == (Verification.SKIPPED, CANNOT_BE_JUDGED)
+    assert (thawed.receipt.tokens_restored, thawed.partial) == (0, True)
+    assert thawed.warning is not None
+    assert thawed.warning.startswith(CANNOT_BE_JUDGED)
+    await forgotten(cwm)
+    stored_before = dict(cwm.kv_tier.copies)
+    assert (await cwm.says("s2", "What follows is stored nowhere beside the engine.")).cached_tokens == 0
+    frozen = await cwm.freeze(ANN, "s2", "w2")
+    assert (frozen.window.block_count, cwm.kv_tier.copies) == (0, stored_before)
+    assert await untouched(cwm, window)
 
 
 async def test_kv_that_is_evicted_before_it_is_looked_at_is_not_verified_and_goes_on(cwm: Gateway) -> None:
