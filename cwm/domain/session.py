@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from cwm.domain.errors import SessionNotActiveError
+from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.principal import TENANT, WORKSPACE, Principal
 
 
@@ -75,8 +76,8 @@ class Session:
     ``salt_scope`` is the isolation scope that its cache_salt is derived from; ``thawed_from`` names the window that
     it was thawed from and ``branch_token`` the token count at that point. ``revision`` grows by one with every
     recorded turn and prevents lost updates. ``circle`` says who may see it. ``engine`` is the name of the engine that serves it,
-    where there are several; None before its first turn. Until ``moving_until`` a move to another engine holds it. Of its first
-    ``proven_tokens`` tokens a verdict said that KV which was loaded for them is right.
+    where there are several; None before its first turn. Until ``moving_until`` a move to another engine holds it. A verdict said that KV which was loaded for
+    ``proven_tokens`` tokens is right; ``proven_digest`` says which they were, because an edited message changes those of the session.
     """
 
     tenant: str
@@ -97,6 +98,7 @@ class Session:
     engine: str | None = None
     moving_until: datetime | None = None
     proven_tokens: int = 0
+    proven_digest: str | None = None
 
     @property
     def keeper(self) -> Principal:
@@ -123,6 +125,13 @@ class Session:
     def user_metadata(self) -> dict[str, Any]:
         """The metadata that was given with session_create."""
         return {name: value for name, value in self.metadata.items() if not name.startswith(OWN)}
+
+    def proven_of(self, token_ids: TokenIds) -> int:
+        """How many leading tokens of these a verdict called right."""
+        count = self.proven_tokens
+        if not count or len(token_ids) < count or digest(token_ids[:count]) != self.proven_digest:
+            return 0
+        return count
 
     def require_live(self, action: str) -> None:
         """Raise CWM-3002 unless the session accepts turns."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.domain.upgrade import Upgrade
 
@@ -23,8 +24,8 @@ class EngineRecords(Protocol):
     async def set_apart(self, session: Session, salt_scope: str) -> bool:
         """Let a session go on under a salt scope of its own. False when it is deleted, or not that session."""
 
-    async def note_proven(self, session: Session, token_count: int) -> None:
-        """Record that loaded KV of the session's first ``token_count`` tokens is right."""
+    async def note_proven(self, session: Session, token_ids: TokenIds) -> None:
+        """Record that the KV which was loaded for these tokens of the session is right."""
 
     async def hold_session(
         self, session: Session, lease: timedelta, held_until: datetime | None = None

@@ -16,6 +16,7 @@ Text = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 def upgrade() -> None:
     op.add_column("canaries", sa.Column("origin", Text, nullable=True))
     op.add_column("sessions", sa.Column("proven_tokens", sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("sessions", sa.Column("proven_digest", Text, nullable=True))
     op.create_table(
         "engine_noise",
         sa.Column("engine", Text, nullable=False),

@@ -133,6 +133,20 @@ async def test_unproven_windows_are_the_durable_ones_with_chunks_and_no_proven_c
     ]
 
 
+async def test_what_is_proven_of_a_session_is_proven_of_contexts_that_begin_so(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.note_proven(a_session(), IDS)
+    session = await registry.session("acme", "s1")
+    assert session is not None
+    assert session.proven_of((*IDS, 7, 8)) == len(IDS)
+    assert session.proven_of((7, *IDS[1:])) == 0
+    assert session.proven_of(IDS[:-1]) == 0
+    assert await registry.set_apart(a_session(), "session:s1")
+    apart = await registry.session("acme", "s1")
+    assert apart is not None
+    assert apart.proven_of(IDS) == 0
+
+
 async def test_a_session_that_is_set_apart_goes_on_under_a_scope_of_its_own(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.add_session(a_session("s2"), IDS)

@@ -249,7 +249,7 @@ class Move:
         if receipt.evidence.verification is Verification.UNDECIDED:
             receipt = await self._compute_apart(session, there, receipt)
         elif receipt.evidence.verification.is_good and cargo.is_proven:
-            await self.registry.note_proven(session, len(there.token_ids))
+            await self.registry.note_proven(session, there.token_ids)
         await self._switch(session, target.engine)
         return receipt
 

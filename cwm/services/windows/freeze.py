@@ -284,7 +284,7 @@ class Freeze:
     async def _record(self, window: Window, prefix: Prefix, proven_tokens: int) -> Recording:
         session = await self.registry.session(window.tenant, window.session_id, any_state=True)
         if session is not None and session.salt_scope == window.salt_scope:
-            proven_tokens = max(proven_tokens, session.proven_tokens)
+            proven_tokens = max(proven_tokens, session.proven_of(prefix.token_ids))
         known = await self.registry.canary(window.tenant, window.snapshot_id, window.cache_salt)
         return await self.verify.record(prefix, proven_tokens, known)
 

@@ -22,7 +22,7 @@ from cwm.domain.errors import (
 from cwm.domain.intent import Intent
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.planner import Plan
-from cwm.domain.prefix import TokenIds
+from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.principal import TENANT, Principal
 from cwm.domain.session import BRANCHED_FROM, Session, SessionState
 from cwm.domain.verdict import Evidence, Verification, skipped
@@ -276,7 +276,7 @@ class Thaw:
             salt_scope,
             circle,
             identity,
-            proven_tokens=len(prefix.token_ids) if is_proven else 0,
+            proven=prefix.token_ids if is_proven else (),
         )
         partial = is_partial(window, prefix, receipt)
         if partial:
@@ -412,7 +412,7 @@ class Thaw:
         circle: str,
         identity: EngineIdentity,
         *,
-        proven_tokens: int,
+        proven: TokenIds,
     ) -> Session:
         now = self.clock.now()
         session = Session(
@@ -431,7 +431,8 @@ class Thaw:
             metadata=template.as_metadata() | ({BRANCHED_FROM: window.turn_id} if window.turn_id else {}),
             circle=circle,
             engine=identity.engine or None,
-            proven_tokens=proven_tokens,
+            proven_tokens=len(proven),
+            proven_digest=digest(proven) if proven else None,
         )
         return await self.registry.add_session(session, token_ids, intent.id, window.turn_id)
 

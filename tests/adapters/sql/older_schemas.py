@@ -24,7 +24,7 @@ IDS_OF_0009: Final = tuple(range(2_000))
 _SINCE_0010: Final = frozenset({"turn_id", "automatic"})
 _SINCE_0011: Final = frozenset({"circle"})
 _SINCE_0015: Final = frozenset({"engine", "moving_until"})
-_SINCE_0021: Final = frozenset({"proven_tokens"})
+_SINCE_0021: Final = frozenset({"proven_tokens", "proven_digest"})
 _COUNTED: Final = """
 INSERT INTO window_counts (tenant, term, windows)
 SELECT tenant, '', count(*) FROM window_search GROUP BY tenant

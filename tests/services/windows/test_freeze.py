@@ -413,3 +413,14 @@ async def test_a_freeze_that_cannot_be_gone_on_with_is_left_to_whoever_looks_nex
     assert window is not None
     assert window.durability is Durability.PENDING
     assert await cwm.replicas.abandoned(intent)
+
+
+async def test_what_was_proven_of_a_message_that_was_edited_since_proves_nothing(cwm: Gateway) -> None:
+    window = await cwm.window()
+    await forgotten(cwm)
+    thawed = await cwm.thaw(ANN, "w1", "s2")
+    before = (await cwm.registry.snapshot("acme", window.snapshot_id)).token_ids
+    await cwm.registry.note_proven(thawed.session, (before[0] + 1, *before[1:]))
+    await cwm.says("s2", " And on, with words that fill a block or two, as all of these texts do here.")
+    await cwm.freeze(ANN, "s2", "w2")
+    assert await origin_of(cwm, "w2") is Origin.UNPROVEN

@@ -15,6 +15,7 @@ from cwm.adapters.sql.tables.gateways import engine_drains, model_upgrades
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.engine import EngineIdentity
+from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session, SessionState
 from cwm.domain.upgrade import Upgrade
 
@@ -37,8 +38,9 @@ class EngineRecords:
         return connection.execute(statement).rowcount == 1
 
     @writing
-    def note_proven(self, connection: Connection, session: Session, token_count: int) -> None:
-        connection.execute(update(sessions).where(_this(session)).values(proven_tokens=token_count))
+    def note_proven(self, connection: Connection, session: Session, token_ids: TokenIds) -> None:
+        proven = {"proven_tokens": len(token_ids), "proven_digest": digest(token_ids)}
+        connection.execute(update(sessions).where(_this(session)).values(proven))
 
     @writing
     def hold_session(
