@@ -21,8 +21,8 @@ class EngineRecords(Protocol):
         Where that changes, no move holds the session any more. None when it is deleted, or not that session.
         """
 
-    async def set_apart(self, session: Session, salt_scope: str) -> bool:
-        """Let a session go on under a salt scope of its own. False when it is deleted, or not that session."""
+    async def set_apart(self, session: Session, salt_scope: str, cache_salt: str) -> bool:
+        """Let a session go on under a salt scope of its own, with its context under ``cache_salt``. False when it is deleted, or not that session."""
 
     async def note_proven(self, session: Session, token_ids: TokenIds) -> None:
         """Record that the KV which was loaded for these tokens of the session is right."""

@@ -125,7 +125,7 @@ _CALLS: Final[dict[str, Call]] = {
     "canary": lambda r, t, n: r.canary(t, digest(IDS), f"salt-of-{t}"),
     "record_canary": lambda r, t, n: r.record_canary(_of(t, n), _CANARY),
     "doubt_windows": lambda r, t, n: r.doubt_windows(_of(t, n), ["aa", "bb"]),
-    "set_apart": lambda r, t, n: r.set_apart(a_session(f"of-{n}", t), f"session:of-{n}"),
+    "set_apart": lambda r, t, n: r.set_apart(a_session(f"of-{n}", t), f"session:of-{n}", "salt"),
     "store_again": lambda r, t, n: r.store_again(
         a_window(n, t, session_id=f"of-{n}"),
         "shared",

@@ -141,7 +141,7 @@ async def test_what_is_proven_of_a_session_is_proven_of_contexts_that_begin_so(r
     assert session.proven_of((*IDS, 7, 8)) == len(IDS)
     assert session.proven_of((7, *IDS[1:])) == 0
     assert session.proven_of(IDS[:-1]) == 0
-    assert await registry.set_apart(a_session(), "session:s1")
+    assert await registry.set_apart(a_session(), "session:s1", "salt")
     apart = await registry.session("acme", "s1")
     assert apart is not None
     assert apart.proven_of(IDS) == 0
@@ -150,11 +150,11 @@ async def test_what_is_proven_of_a_session_is_proven_of_contexts_that_begin_so(r
 async def test_a_session_that_is_set_apart_goes_on_under_a_scope_of_its_own(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.add_session(a_session("s2"), IDS)
-    assert await registry.set_apart(a_session(), "session:s1")
+    assert await registry.set_apart(a_session(), "session:s1", "salt")
     scopes = [await registry.session("acme", name) for name in ("s1", "s2")]
     assert [session.salt_scope for session in scopes if session] == ["session:s1", "acme"]
-    assert not await registry.set_apart(a_session("nobody"), "session:nobody")
-    assert not await registry.set_apart(a_session(created_at=LATER), "session:another")
+    assert not await registry.set_apart(a_session("nobody"), "session:nobody", "salt")
+    assert not await registry.set_apart(a_session(created_at=LATER), "session:another", "salt")
     assert await registry.current_scope("acme", "acme") == "acme", "the tenant's is still in force"
 
 

@@ -149,23 +149,25 @@ class Place:
         """As :meth:`_preferred`, by the salt of a session's context."""
         if len(await self.directory.candidates(session.model, session.tenant)) < 2:
             return ()
-        salt = await self._salt_of(session) if session.token_count else None
+        scope, salt = await self._salt_of(session) if session.token_count else ("", None)
         if salt is None:
             return await self._preferred(session.model, session.tenant, None)
         return await self._preferred(
             session.model,
             session.tenant,
-            lambda identity: self.directory.salt(session.tenant, session.salt_scope, identity) == salt,
+            lambda identity: self.directory.salt(session.tenant, scope, identity) == salt,
         )
 
-    async def _salt_of(self, session: Session) -> str | None:
+    async def _salt_of(self, session: Session) -> tuple[str, str | None]:
+        """A salt scope, and the salt in it of the deployment that has the session's KV; None where that is not known."""
         turn = await self.registry.current_turn(session.tenant, session.id)
         if turn is not None and turn.cache_salt is not None:
-            return turn.cache_salt
+            return session.salt_scope, turn.cache_salt
         if session.thawed_from is None:
-            return None
+            return session.salt_scope, None
         window = await self.registry.window(session.tenant, session.thawed_from)
-        return None if window is None else window.cache_salt
+        # A thaw that could not be judged left the window's scope.
+        return (session.salt_scope, None) if window is None else (window.salt_scope, window.cache_salt)
 
     async def _preferred(
         self, model: str, tenant: str, has_kv: Callable[[EngineIdentity], bool] | None

@@ -256,8 +256,8 @@ class Move:
     async def _compute_apart(self, session: Session, there: Prefix, receipt: Moved) -> Moved:
         """Let the session go on under a salt of its own, with its context computed on the target."""
         scope = scope_of_session(session.id)
-        await self.registry.set_apart(session, scope)
         apart = replace(there, cache_salt=self.directory.salt(session.tenant, scope, there.identity))
+        await self.registry.set_apart(session, scope, apart.cache_salt)
         answer = await self.engine.complete(replace(apart.request(), load_tokens=0))
         return replace(
             receipt,

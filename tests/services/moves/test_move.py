@@ -122,6 +122,20 @@ async def test_where_the_target_has_no_room_for_a_control_the_session_moves_and_
     assert counted(fleet.cwm, "cwm_events_total")["move_undecided"] == 1
 
 
+async def test_a_session_that_goes_on_under_a_salt_of_its_own_survives_the_loss_of_its_engine(
+    fleet: Fleet,
+) -> None:
+    context = await fleet.begins("s1")
+    fleet.beside("two").damage(await fleet.cwm.session_key("s1"), 0, Copy.FORGED)
+    fleet.two.room = len(context)
+    await fleet.cwm.move(ANN, "s1", "two")
+    assert (await fleet.session()).salt_scope == "session:s1"
+    await fleet.lose("two")
+    moved = await fleet.cwm.move(ANN, "s1", "one")
+    assert (moved.source_answered, await fleet.engine_of("s1")) == (False, "one")
+    assert (await fleet.cwm.says("s1", " On.")).prompt_tokens > len(context)
+
+
 async def test_right_kv_of_engines_that_differ_by_their_noise_moves(fleet: Fleet) -> None:
     await fleet.begins("s1")
     for engine in (fleet.one, fleet.two):

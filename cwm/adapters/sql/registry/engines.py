@@ -13,6 +13,7 @@ from cwm.adapters.sql.registry.sessions import LIVE_STATES
 from cwm.adapters.sql.rows import SESSION, insert_into, session_of
 from cwm.adapters.sql.tables.gateways import engine_drains, model_upgrades
 from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.prefix import TokenIds, digest
@@ -33,9 +34,14 @@ class EngineRecords:
         return connection.execute(select(sessions.c.engine).where(this)).scalar_one_or_none()
 
     @writing
-    def set_apart(self, connection: Connection, session: Session, salt_scope: str) -> bool:
+    def set_apart(self, connection: Connection, session: Session, salt_scope: str, cache_salt: str) -> bool:
         statement = update(sessions).where(_this(session)).values(salt_scope=salt_scope, proven_tokens=0)
-        return connection.execute(statement).rowcount == 1
+        turn_id = connection.execute(statement.returning(sessions.c.current_turn)).first()
+        if turn_id is None:
+            return False
+        current = and_(turns.c.tenant == session.tenant, turns.c.id == turn_id[0])
+        connection.execute(update(turns).where(current).values(cache_salt=cache_salt))
+        return True
 
     @writing
     def note_proven(self, connection: Connection, session: Session, token_ids: TokenIds) -> None:

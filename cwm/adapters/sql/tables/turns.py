@@ -2,7 +2,8 @@
 
 ``packed`` is the zstd-compressed output of ``prefix.pack`` for the ids from ``parent_at`` to ``total_tokens``, null while
 the answer is awaited. ``messages`` lists the digests of the messages behind ``parent_messages``. ``head`` is that of
-``sessions``, for the turn's context. A row that has ended never changes.
+``sessions``, for the turn's context. A row that has ended never changes, but for the
+``cache_salt`` of the turn of a session that goes on under another.
 """
 
 from __future__ import annotations
