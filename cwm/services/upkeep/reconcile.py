@@ -86,6 +86,7 @@ class Reconcile:
             try:
                 await self.replicas.beat()
                 await self._tell_loss()
+                await self.quarantine.drop_owed()
                 await self.replicas.hand_over(self._hand_over)
                 if await self.replicas.lead():
                     loss = await self.replicas.lost_at()
@@ -240,7 +241,7 @@ class Reconcile:
                 return StepOutcome.DONE, "stored" if window else "the window is gone"
             case Operation.QUARANTINE:
                 await self.quarantine.resume(intent)
-                return StepOutcome.DONE, "left its scope"
+                return StepOutcome.DONE, "its wrong KV is deleted"
             case _:
                 # A clone lacks only its pin, which the pin audit adds; a thaw leaves nothing behind.
                 await self.registry.end_intent(intent.tenant, intent.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import Final
 from cwm.background import BackgroundTasks
 from cwm.domain.audit import Severity
 from cwm.domain.engine import engine_key
-from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.intent import Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -29,6 +30,7 @@ from cwm.services.sessions.salt_scopes import SaltScopes
 StoreAgain = Callable[[Window, Intent, TokenIds, int], None]
 
 _MOST_NAMES: Final = 20
+_MOST_OWED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class Quarantine:
     release: Release
     store_again: StoreAgain
     _condemning: BackgroundTasks = field(default_factory=BackgroundTasks)
+    _owed: defaultdict[str, list[tuple[Window, Prefix, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """What engines that were away are to drop behind so many tokens, by their names."""
 
     async def __call__(
         self, principal: Principal, window: Window, prefix: Prefix, evidence: Evidence
@@ -121,33 +127,55 @@ class Quarantine:
         return _Condemned(len(suspect), others, not dropped, pending)
 
     async def _drop_everywhere(self, window: Window, prefix: Prefix, sound_tokens: int) -> bool:
-        """Have every engine of the deployment drop its own copy, and what was computed on top of it; False if any could not.
+        """Have every engine of the deployment drop its own copy, and what was computed on top of it; False if any cannot.
 
-        The engine that restored the window computes the context again, which the window is stored from.
+        One that is away drops it when it is back. The engine that restored the window computes the context again, which the window is
+        stored from.
         """
-        here = prefix.identity
         for name in self.directory.names(window.tenant, any_state=True):
-            identity = here
-            if name != here.engine:
-                try:
-                    identity = await self.directory.identity(here.model, name)
-                except InvalidParameterError:
-                    continue
-                except CwmError:
-                    # It may come back with what it had.
-                    return False
-            if engine_key(identity) != engine_key(here):
-                continue
-            one = replace(prefix, identity=identity)
-            if self.directory.is_router(name) or not await self._drop(one, sound_tokens):
+            try:
+                dropped = await self._drop(name, prefix, sound_tokens)
+            except EngineConnectionError:
+                dropped = len(self._owed[name]) < _MOST_OWED
+                if dropped:
+                    self._owed[name].append((window, prefix, sound_tokens))
+            if not dropped:
                 return False
         return True
 
-    async def _drop(self, prefix: Prefix, sound_tokens: int) -> bool:
-        request = replace(prefix.request(), drop_after=sound_tokens, load_tokens=0, store_tokens=0)
-        with suppress(CwmError):
-            return (await self.engine.complete(request)).dropped_blocks is not None
-        return False
+    async def _drop(self, engine: str, prefix: Prefix, sound_tokens: int) -> bool:
+        """False if the engine cannot. CWM-5001 while it is away."""
+        identity = prefix.identity
+        try:
+            if engine != identity.engine:
+                identity = await self.directory.identity(identity.model, engine)
+        except InvalidParameterError:
+            return True  # it serves another model
+        except EngineResponseError:
+            return False
+        if engine_key(identity) != engine_key(prefix.identity):
+            return True
+        request = replace(prefix, identity=identity).request()
+        try:
+            answer = await self.engine.complete(
+                replace(request, drop_after=sound_tokens, load_tokens=0, store_tokens=0)
+            )
+        except EngineConnectionError:
+            raise
+        except CwmError:
+            return False
+        return answer.dropped_blocks is not None and not self.directory.is_router(engine)
+
+    async def drop_owed(self) -> None:
+        """Have engines that are back drop what they were to drop while they were away."""
+        for name, owed in list(self._owed.items()):
+            with suppress(CwmError):
+                while owed and name in self.directory.names(owed[0][0].tenant):
+                    window, prefix, sound_tokens = owed[0]
+                    if not await self._drop(name, prefix, sound_tokens):
+                        await self.scopes.retire(window.tenant, window.salt_scope)
+                        self.journal.meter.event("scope_retired")
+                    owed.pop(0)
 
     async def _pending_again(
         self, window: Window, prefix: Prefix, unused: tuple[str, ...], *, retire: bool
