@@ -15,7 +15,7 @@ from cwm_bench.agents.parts import AgentsPart
 from cwm_bench.fleet.parts import FleetPart, FleetRun
 from cwm_bench.harness.schedule import in_order
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions
-from cwm_bench.proof.parts import Company
+from cwm_bench.proof.parts import Company, Layout
 from cwm_bench.tree.parts import TreePart
 
 if TYPE_CHECKING:
@@ -127,6 +127,10 @@ def bench_proof(
         list[Company] | None,
         typer.Option(help="In this company alone; again for more.", show_default="alone and in company"),
     ] = None,
+    layout: Annotated[
+        list[Layout] | None,
+        typer.Option(help="Of this layout of KV alone; again for more.", show_default="all"),
+    ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="float32 or bfloat16.", show_default="both, one after the other")
     ] = None,
@@ -143,10 +147,12 @@ def bench_proof(
     if dtype not in {None, "float32", "bfloat16"}:
         raise typer.BadParameter("must be float32 or bfloat16", param_hint="--dtype")
 
-    from cwm_bench.proof.run import DTYPES, Scope, run
+    from cwm_bench.proof.engines import DTYPES
+    from cwm_bench.proof.run import Scope, run
 
     scope = Scope(
         cases,
+        layout or list(Layout),
         [each for each in DTYPES if dtype in {None, each}],
         only or list(Company),
         speed=speed,

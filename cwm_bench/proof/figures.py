@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cwm_bench.harness.figures import Section, median, ratio
 from cwm_bench.proof.faults import Planted
-from cwm_bench.proof.parts import Company
+from cwm_bench.proof.parts import Company, Layout
 
 _GOOD: Final = frozenset({"exact", "within_noise"})
 
@@ -19,6 +19,7 @@ _GOOD: Final = frozenset({"exact", "within_noise"})
 class Thawed:
     """One thaw of a cell. ``planted`` is None for right KV; ``reached``: the wrong chunk was loaded, or all right ones. ``touched``: stored chunks of other windows that are gone since."""
 
+    layout: Layout
     dtype: str
     company: Company
     planted: Planted | None
@@ -47,6 +48,7 @@ class Thawed:
 class Speed:
     """Thaws of one long window, with their looks, beside computing it; in ms."""
 
+    dtype: str
     company: Company
     tokens: int
     cold_ms: Sequence[float]
@@ -68,7 +70,7 @@ def sections(thaws: Sequence[Thawed], speeds: Sequence[Speed]) -> list[Section]:
 
 def summary(thaws: Sequence[Thawed], speeds: Sequence[Speed]) -> dict[str, Any]:
     right = [thaw for thaw in thaws if thaw.planted is None and thaw.reached]
-    alone = next((speed for speed in speeds if speed.company is Company.ALONE), None)
+    alone = [speed.speedup for speed in speeds if speed.company is Company.ALONE]
     return {
         "planted": {dtype: _planted(thaws, dtype) for dtype in ("float32", "bfloat16")},
         "missed_float32": _missed(thaws, "float32"),
@@ -77,7 +79,7 @@ def summary(thaws: Sequence[Thawed], speeds: Sequence[Speed]) -> dict[str, Any]:
         "condemned_right": sum(thaw.is_condemned_right for thaw in thaws),
         "controls_share": ratio(sum(thaw.has_control for thaw in right), len(right)),
         "others_touched": sum(thaw.touched for thaw in thaws),
-        "thaw_speedup_8k": alone.speedup if alone else None,
+        "thaw_speedup_8k": min(alone, default=None),
     }
 
 
@@ -91,14 +93,26 @@ def _missed(thaws: Sequence[Thawed], dtype: str) -> int:
 
 def _by_cell(thaws: Sequence[Thawed]) -> Section:
     table = Section(
-        "right KV, by type and company",
-        ("type", "company", "thaws", "loaded", "verdicts", "controls", "condemned", "largest deviation"),
+        "right KV",
+        (
+            "layout",
+            "type",
+            "company",
+            "thaws",
+            "loaded",
+            "verdicts",
+            "controls",
+            "condemned",
+            "largest deviation",
+        ),
         note="deviation in nats; controls: the context was computed afresh before the verdict",
     )
-    for dtype, company in dict.fromkeys((thaw.dtype, thaw.company) for thaw in thaws):
-        here = [t for t in thaws if (t.dtype, t.company, t.planted) == (dtype, company, None)]
+    for layout, dtype, company in dict.fromkeys((t.layout, t.dtype, t.company) for t in thaws):
+        cell = (layout, dtype, company, None)
+        here = [t for t in thaws if (t.layout, t.dtype, t.company, t.planted) == cell]
         table.rows.append(
             (
+                layout.value,
                 dtype,
                 company.value,
                 len(here),
@@ -115,16 +129,16 @@ def _by_cell(thaws: Sequence[Thawed]) -> Section:
 def _by_fault(thaws: Sequence[Thawed]) -> Section:
     table = Section(
         "planted faults",
-        ("type", "company", "fault", "loaded", "verdicts", "missed", "least deviation"),
+        ("layout", "type", "company", "fault", "loaded", "verdicts", "missed", "least deviation"),
         note="loaded: the wrong chunk reached the engine; missed: the verdict was good all the same",
     )
-    cells = dict.fromkeys((t.dtype, t.company, t.planted) for t in thaws if t.planted is not None)
-    for dtype, company, planted in cells:
-        here = [
-            t for t in thaws if (t.dtype, t.company, t.planted) == (dtype, company, planted) and t.reached
-        ]
+    planted_in = [t for t in thaws if t.planted is not None]
+    for cell in dict.fromkeys((t.layout, t.dtype, t.company, t.planted) for t in planted_in):
+        here = [t for t in planted_in if (t.layout, t.dtype, t.company, t.planted) == cell and t.reached]
+        layout, dtype, company, planted = cell
         table.rows.append(
             (
+                layout.value,
                 dtype,
                 company.value,
                 planted.value if planted else "",
@@ -153,10 +167,11 @@ def _by_length(thaws: Sequence[Thawed]) -> Section:
 def _speeds(speeds: Sequence[Speed]) -> Section:
     table = Section(
         "a thaw with its look, beside computing",
-        ("company", "tokens", "cold ms", "thaw ms", "times as fast", "by the 95th percentile"),
+        ("type", "company", "tokens", "cold ms", "thaw ms", "times as fast", "by the 95th percentile"),
     )
     table.rows.extend(
         (
+            speed.dtype,
             speed.company.value,
             speed.tokens,
             median(speed.cold_ms),

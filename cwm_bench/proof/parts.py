@@ -1,4 +1,4 @@
-"""The companies of ``cwm bench proof``."""
+"""The companies and the layouts of KV of ``cwm bench proof``."""
 
 from __future__ import annotations
 
@@ -11,3 +11,11 @@ class Company(StrEnum):
     ALONE = "alone"
     STREAMS = "streams"
     PREFILLS = "prefills"
+
+
+class Layout(StrEnum):
+    """``full``: the model of the settings. ``fp8``: the same with KV of eight bits. ``windows``: a tiny model of which five of six layers see 64 tokens."""
+
+    FULL = "full"
+    FP8 = "fp8"
+    WINDOWS = "windows"

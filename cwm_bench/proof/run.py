@@ -7,10 +7,11 @@ import platform
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from redis.asyncio import Redis
@@ -25,16 +26,14 @@ from cwm_bench.harness.caches import empty_memory, stored
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.damage import Copies, Forger, InRedis, LowerTier, OnDisk, copies
 from cwm_bench.harness.figures import Report
-from cwm_bench.harness.folder import own_folder, own_plan
+from cwm_bench.harness.folder import own_folder
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 from cwm_bench.proof import faults, figures
 from cwm_bench.proof.company import company
+from cwm_bench.proof.engines import DTYPES, Dtype, is_possible, plan_of
 from cwm_bench.proof.faults import Case, Planted
 from cwm_bench.proof.figures import Speed, Thawed
-from cwm_bench.proof.parts import Company
-
-Dtype = Literal["float32", "bfloat16"]
-DTYPES: Final[tuple[Dtype, ...]] = ("float32", "bfloat16")
+from cwm_bench.proof.parts import Company, Layout
 
 _CORPUS_TOKENS: Final = 60_000
 _SPEED_TOKENS: Final = 7_900
@@ -50,36 +49,37 @@ _PROGRESS_EVERY: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much is run: thaws of right KV and planted faults in each cell; ``speed`` also times thaws of a long window."""
+    """How much is run: thaws of right KV and planted faults in each cell; ``speed`` also times thaws of a long window of the settings' model."""
 
     cases: int = 30
+    layouts: Sequence[Layout] = tuple(Layout)
     dtypes: Sequence[Dtype] = DTYPES
     companies: Sequence[Company] = tuple(Company)
     speed: bool = True
 
 
 async def run(settings: Settings, report: Callable[[str], None], scope: Scope, seed: int | None) -> Report:
-    """Run every cell, one stack for each type, in a temporary folder; ``report`` gets progress lines."""
+    """Run every cell, one stack for each layout and type, in a temporary folder; ``report`` gets progress lines."""
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     report(f"seed {seed}")
     thaws: list[Thawed] = []
     speeds: list[Speed] = []
-    model = ""
-    for dtype in scope.dtypes:
+    models: dict[str, None] = {}
+    engines = [each for each in product(scope.layouts, scope.dtypes) if is_possible(*each)]
+    for layout, dtype in engines:
         async with own_folder(settings.local_engine.home.absolute(), report) as folder:
-            local = settings.local_engine.model_copy(update={"dtype": dtype})
-            plan = own_plan(replace(settings, local_engine=local), folder, report)
+            plan = await plan_of(layout, dtype, settings, folder, report)
             async with (
                 LocalStack(plan, report=report) as stack,
                 gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as endpoint,
-                cells(stack, endpoint.url, dtype, Random(seed), report) as ladder,  # noqa: S311 - repeatable
+                cells(stack, endpoint.url, layout, dtype, Random(seed), report) as ladder,  # noqa: S311 - repeatable
             ):
-                model = stack.model_name
+                models[stack.model_name] = None
                 for kind in scope.companies:
                     thaws += await ladder.thaws(kind, scope)
-                if scope.speed:
+                if scope.speed and layout is Layout.FULL:
                     speeds += [await ladder.speed(kind) for kind in (Company.ALONE, Company.STREAMS)]
-    context = {"cwm": __version__, "model": model, "machine": platform.machine(), "seed": seed}
+    context = {"cwm": __version__, "models": [*models], "machine": platform.machine(), "seed": seed}
     return Report("proof", context, figures.sections(thaws, speeds), figures.summary(thaws, speeds))
 
 
@@ -106,7 +106,7 @@ class Stack(Protocol):
 
 @asynccontextmanager
 async def cells(
-    stack: Stack, url: str, dtype: Dtype, random: Random, report: Callable[[str], None]
+    stack: Stack, url: str, layout: Layout, dtype: Dtype, random: Random, report: Callable[[str], None]
 ) -> AsyncIterator[Cells]:
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
     async with (
@@ -117,7 +117,7 @@ async def cells(
         tiers = (InRedis(redis), OnDisk(stack.storage_path / "kv"))
         forger = Forger(stack.storage_path / "kv.keys")
         corpus = list(await read_corpus(stack, _CORPUS_TOKENS))
-        yield Cells(stack, client, kv_tier, tiers, forger, corpus, dtype, random, report)
+        yield Cells(stack, client, kv_tier, tiers, forger, corpus, layout, dtype, random, report)
 
 
 @dataclass(slots=True)
@@ -128,6 +128,7 @@ class Cells:
     tiers: Sequence[LowerTier]
     forger: Forger
     corpus: Sequence[int]
+    layout: Layout
     dtype: Dtype
     random: Random
     report: Callable[[str], None]
@@ -148,7 +149,7 @@ class Cells:
                 missed = sum(thaw.is_missed for thaw in thaws)
                 condemned = sum(thaw.is_condemned_right for thaw in thaws)
                 self.report(
-                    f"{self.dtype}, {kind.value}: {number} of {scope.cases}; {missed} missed, {condemned} right ones condemned"
+                    f"{self.layout.value}, {self.dtype}, {kind.value}: {number} of {scope.cases}; {missed} missed, {condemned} right ones condemned"
                 )
         return thaws
 
@@ -165,7 +166,7 @@ class Cells:
             await empty_memory(self.agent.http, self.stack)
             async with company(kind, self.stack.vllm_url, self.stack.model_name, self.random):
                 thaw_ms.append((await self.agent.timed_tool("window_thaw", window_name=window))[1])
-        return Speed(kind, len(ids), cold_ms, thaw_ms)
+        return Speed(self.dtype, kind, len(ids), cold_ms, thaw_ms)
 
     async def _cold_ms(self, ids: Sequence[int]) -> float:
         body = {
@@ -218,6 +219,7 @@ class Cells:
         last = len(window.mine.names) - 1
         reached = receipt["blocks_found"] > (last if case is None else case.chunk(last + 1))
         return Thawed(
+            self.layout,
             self.dtype,
             kind,
             None if case is None else case.planted,

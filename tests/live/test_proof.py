@@ -10,7 +10,7 @@ import pytest
 from cwm_bench.harness.gateway import QUIET
 from cwm_bench.proof.faults import Planted
 from cwm_bench.proof.figures import Thawed, summary
-from cwm_bench.proof.parts import Company
+from cwm_bench.proof.parts import Company, Layout
 from cwm_bench.proof.run import Scope, cells
 from tests.live.conftest import LiveGateway, served
 from tests.live.engine import LiveEngine, running
@@ -36,8 +36,8 @@ async def test_beside_streams_wrong_kv_is_found_and_right_kv_is_left_alone(
     engine: LiveEngine, front: LiveGateway
 ) -> None:
     thaws: list[Thawed] = []
-    async with cells(engine, front.url, "bfloat16", Random(3), print) as ladder:
-        scope = Scope(_CASES, ["bfloat16"], [Company.STREAMS])
+    async with cells(engine, front.url, Layout.FULL, "bfloat16", Random(3), print) as ladder:
+        scope = Scope(_CASES, [Layout.FULL], ["bfloat16"], [Company.STREAMS])
         thaws += await ladder.thaws(Company.STREAMS, scope)
     figures = summary(thaws, [])
     assert figures["planted"]["bfloat16"] == _CASES
