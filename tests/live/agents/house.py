@@ -17,8 +17,6 @@ from tests.live.engine import LiveEngine
 from tests.live.talk import Talk, talk
 
 _BLOCK: Final = 64
-# The default of CWM_CANARY_TOKENS.
-_CANARY_TOKENS: Final = 16
 _AT_ONCE: Final = 3
 
 
@@ -33,20 +31,12 @@ class Frozen(Protocol):
 
 def predicted(turn: dict[str, Any]) -> int:
     """The tokens of whole blocks that it shares with its parent; the last one is always computed."""
-    return _whole_blocks(turn, turn["parent_at"])
+    return int(min(turn["parent_at"], turn["prompt_tokens"] - 1) // _BLOCK * _BLOCK)
 
 
 def is_as_predicted(turn: dict[str, Any]) -> bool:
-    """Whether it found the blocks that it shares with its parent.
-
-    A block may be whole with the first tokens of what the canary of a thaw said after the context, if the client says the same.
-    """
-    most = _whole_blocks(turn, turn["parent_at"] + _CANARY_TOKENS)
-    return 0 < predicted(turn) <= int(turn["cached_tokens"]) <= most
-
-
-def _whole_blocks(turn: dict[str, Any], tokens: int) -> int:
-    return int(min(tokens, turn["prompt_tokens"] - 1) // _BLOCK * _BLOCK)
+    """Whether it found the blocks that it shares with its parent, and no others."""
+    return 0 < predicted(turn) == int(turn["cached_tokens"])
 
 
 async def together(conversations: Iterable[Coroutine[Any, Any, None]]) -> None:
