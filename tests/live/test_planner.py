@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.kv.speeds import SqlSpeeds
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.engine import engine_key
 from cwm.domain.prefix import restorable_tokens, stored_chunks

@@ -13,10 +13,10 @@ from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.kv.noise import SqlNoise
+from cwm.adapters.sql.kv.speeds import SqlSpeeds
 from cwm.adapters.sql.leases import SqlLeases
-from cwm.adapters.sql.noise import SqlNoise
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.adapters.telemetry.prometheus import PrometheusMeter

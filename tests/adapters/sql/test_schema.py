@@ -16,14 +16,14 @@ from cwm import shipped
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.database import Database, open_database
-from cwm.adapters.sql.noise import SqlNoise
+from cwm.adapters.sql.kv.noise import SqlNoise
+from cwm.adapters.sql.kv.turn_sums import SqlTurnSums
 from cwm.adapters.sql.registry import snapshots
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, turn_values
 from cwm.adapters.sql.schema_error import SchemaError
 from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.tables.sessions import canaries, sessions
-from cwm.adapters.sql.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits

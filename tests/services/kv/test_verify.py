@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.noise import SqlNoise
+from cwm.adapters.sql.kv.noise import SqlNoise
 from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import EngineIdentity, engine_key
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
