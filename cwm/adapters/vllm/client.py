@@ -59,6 +59,21 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     b"authorization",
     b"expect",
 }
+# Of an answer no other header passes: cookies, redirects and rules for browsers would be an engine's word under the gateway's name.
+_ANSWERED: Final = frozenset(
+    {
+        b"cache-control",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"request-id",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-request-id",
+        b"x-should-retry",
+    }
+)
+_ANSWERED_PREFIXES: Final = (b"anthropic-", b"openai-", b"x-ratelimit-")
 _JSON: Final = (b"content-type", b"application/json")
 # Served with --enable-scale-out.
 _COMPLETIONS: Final = "/v1/completions"
@@ -313,9 +328,17 @@ class VllmEngine:
             if response.status_code in {401, 403}:
                 # The key is the gateway's, so the client gets an engine error.
                 raise wire.refusal(response.status_code, b"", path, None)
+            if response.is_redirect:
+                raise EngineResponseError(
+                    f"vLLM at {self._url} answered with a redirect ({response.status_code}). Name the engine's own address.",
+                    url=self._url,
+                    status=response.status_code,
+                )
             if response.is_error:
                 span.failed(str(response.status_code))
-            response_headers = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
+            response_headers = [
+                (name, value) for name, value in response.headers.raw if _passes(name.lower())
+            ]
             # The stream instead of ``aiter_raw``, whose work per chunk costs more than everything else done here.
             assert isinstance(response.stream, AsyncIterable)
             decision = self._decision(response)
@@ -414,6 +437,10 @@ class VllmEngine:
                 raise
         request.extensions = self._extensions
         return await self._transport.handle_async_request(request)
+
+
+def _passes(name: bytes) -> bool:
+    return name in _ANSWERED or name.startswith(_ANSWERED_PREFIXES)
 
 
 def _delta(data: bytes) -> Delta:

@@ -42,12 +42,19 @@ class Behaviour(StrEnum):
     SPLITS_EVERY_BYTE = "splits its answer at every byte"
     ENGINE_DEAD = "answers 500"
     REFUSES_KEY = "answers 401"
+    REDIRECTS = "answers 307"
     HIDES_IDS = "hides ids of reasoning"
     KEEPS_TOKENS_BACK = "has a parser that keeps tokens to itself"
     KEEPS_ALIVE = "sends comments and unknown events"
     FLOODS = "streams without end"
     TALKS_AT_LENGTH = "answers with megabytes"
     ENDS_WITHOUT_DONE = "ends a stream without [DONE]"
+
+
+_REFUSALS: dict[Behaviour, tuple[int, dict[str, Any]]] = {
+    Behaviour.REFUSES_KEY: (401, {"error": "Unauthorized"}),
+    Behaviour.REDIRECTS: (307, {}),
+}
 
 
 @dataclass(slots=True)
@@ -237,8 +244,8 @@ class _Reply:
             raise _HangUpError
         if does is Behaviour.ENGINE_DEAD or (does is Behaviour.GIVES_UP and not asked.get("stream")):
             await self._json(500, _error("Internal server error", "InternalServerError", None, 500))
-        elif does is Behaviour.REFUSES_KEY:
-            await self._json(401, {"error": "Unauthorized"})
+        elif does in _REFUSALS:
+            await self._json(*_REFUSALS[does])
         elif asked.get("model", self.fake.model) != self.fake.model:
             said = f"The model `{asked['model']}` does not exist."
             await self._json(404, _error(said, "NotFoundError", "model", 404))

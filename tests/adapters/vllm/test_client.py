@@ -245,6 +245,37 @@ async def test_forwarding_keeps_bytes_and_status_and_drops_what_is_between_two_h
     assert seen.headers["x-request-id"] == "r1"
 
 
+async def test_of_an_engines_headers_pass_those_that_clients_need_and_no_others(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    needed = {
+        "x-request-id": "r1",
+        "retry-after": "3",
+        "x-ratelimit-remaining-tokens": "7",
+        "openai-processing-ms": "9",
+    }
+    others = {
+        "set-cookie": "a=b",
+        "location": "/elsewhere",
+        "access-control-allow-origin": "*",
+        "x-frame-options": "DENY",
+        "content-security-policy": "sandbox",
+        "strict-transport-security": "max-age=1",
+    }
+    vllm.answer_headers = "".join(f"{name}: {value}\r\n" for name, value in (needed | others).items())
+    async with engine.forward("GET", "/v1/models", b"", {}) as response:
+        passed = {name.decode().lower(): value.decode() for name, value in response.headers}
+    assert passed.items() >= needed.items()
+    assert passed.keys() - needed.keys() <= {"content-type", "content-length"}
+
+
+async def test_a_redirect_of_an_engine_is_an_error_of_the_engine(engine: VllmEngine, vllm: FakeVllm) -> None:
+    vllm.behaviour = Behaviour.REDIRECTS
+    with pytest.raises(EngineResponseError, match="redirect"):
+        async with engine.forward("POST", "/v1/completions", b"{}", {}):
+            pass
+
+
 async def test_many_requests_share_few_connections(engine: VllmEngine, vllm: FakeVllm) -> None:
     for _ in range(3):
         await asyncio.gather(*(engine.complete(GENERATION) for _ in range(4)))

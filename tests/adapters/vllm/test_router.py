@@ -60,7 +60,7 @@ async def test_a_turn_names_its_session_and_brings_back_the_token_of_the_answer_
     vllm.answer_headers = "x-session-token: t-1\r\nx-vllm-router-decision: w-2\r\n"
     first = await cwm.client.post(CHAT, json=ASK, headers=SESSION)
     assert told(vllm) == ["s1", "s1", None]
-    assert first.headers["x-vllm-router-decision"] == "w-2"
+    assert "x-vllm-router-decision" not in first.headers, "it may name an address inside"
     vllm.answer_headers = ""
     for more in ({}, {"stream": True}):
         await cwm.client.post(CHAT, json=ASK | more, headers=SESSION)
