@@ -113,15 +113,17 @@ def cache_key_of(body: bytes) -> str | None:
     return None
 
 
+def opening(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages up to the first question."""
+    first = (at for at, message in enumerate(messages, 1) if message.content.get("role") not in _SYSTEM)
+    return messages[: next(first, len(messages))]
+
+
 def chains(messages: Sequence[Message], *hints: str) -> list[str]:
-    """A digest of what was said up to each message, under the same hints. Dates before and in the first question do not count."""
-    chain, values, opening = chained("", *hints), [], True
-    for message in messages:
-        digest = message.digest
-        if opening:
-            opening = message.content.get("role") in _SYSTEM
-            digest = _steady(message.content)
-        chain = chained(chain, digest)
+    """A digest of what was said up to each message, under the same hints. Dates in the opening do not count; all its text is read."""
+    chain, values, opening_count = chained("", *hints), [], len(opening(messages))
+    for index, message in enumerate(messages):
+        chain = chained(chain, _steady(message.content) if index < opening_count else message.digest)
         values.append(chain)
     return values
 

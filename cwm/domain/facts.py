@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from cwm.domain.word_sequences import WordSequences
+
 
 class FactKind(StrEnum):
     URL = "url"
@@ -36,21 +38,23 @@ _UNITS: Final = (
     "ns|µs|us|ms|s|sec|seconds?|min|minutes?|h|hours?|days?|weeks?|months?|years?|[kKMGT]i?B|bytes?|tokens?|"
     "EUR|USD|GBP|CHF|mm|cm|m|km|g|kg|px|pt|Hz|[kMG]Hz|W|kW|V|°C|x"
 )
-# In this order: what an earlier one takes is no part of a later one.
+# In this order: what an earlier one takes is no part of a later one. Each takes time linear in the text: none begins anew
+# inside a run that it has already read, unless what it reads is bounded.
 _PATTERNS: Final = (
-    (FactKind.URL, re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s<>\"'`)\]]+", re.IGNORECASE)),
-    (FactKind.QUOTATION, re.compile(r"\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|(?<!`)`([^`\n]{2,200})`(?!`)")),
+    (FactKind.URL, re.compile(r"\b[a-z][a-z0-9+.-]{0,31}://[^\s<>\"'`)\]]+", re.IGNORECASE)),
+    (FactKind.QUOTATION, re.compile(r"\"([^\"\n]{2,200})\"|“([^“”\n]{2,200})”|(?<!`)`([^`\n]{2,200})`(?!`)")),
     (
         FactKind.PATH,
         re.compile(
-            r"(?<![\w/])(?:~|\.{1,2})?(?:/[\w@+-][\w.@+-]*)+/?|(?<![\w/])[\w@+-][\w.@+-]*(?:/[\w.@+-]+)+/?"
-            r"|\b[A-Za-z]:\\[\w.\\-]+|\b[\w-]+\.(?:[a-z]{2,4}|c|h|[a-z]+[0-9])\b(?!\()"
+            r"(?<![\w/])(?:~|\.{1,2})?(?:/[\w@+-][\w.@+-]*+)++/?"
+            r"|(?<![\w./@+-])\.*+([\w@+-][\w.@+-]*+(?:/[\w.@+-]++)++/?)"
+            r"|\b[A-Za-z]:\\[\w.\\-]+|(?<![\w-])-*+(\w[\w-]*+\.(?:[a-z]{2,4}|c|h|[a-z]+[0-9])\b(?!\())"
         ),
     ),
     (
         FactKind.IDENTIFIER,
         re.compile(
-            r"(?<!\w)--?[a-z][\w-]+|\b[A-Za-z]\w*(?:\.\w+)*\(\)|\b\w*[a-z0-9]_\w+\b|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
+            r"(?<!\w)--?[a-z][\w-]+|\b[A-Za-z]\w{0,127}+(?:\.\w{1,128}+){0,16}+\(\)|\b\w*[a-z0-9]_\w+\b|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
             r"|\b[a-z]+[A-Z]\w*\b|\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{7,40}\b|\b(?!v\d+\.\d)[A-Za-z]+-?\d[\w-]*\b"
         ),
     ),
@@ -68,6 +72,9 @@ _ORDERS: Final = re.compile(
 )
 _ENDING: Final = re.compile(r"(?:ing|ed|es|s|e)$")
 _WORD: Final = re.compile(r"\w+(?:['’-]\w+)*")
+# Words and the characters between them; an empty text where two of these meet, so that a sequence has the edges of words.
+_BY_WORDS: Final = re.compile(r"\w+|\B|\W")
+_BY_PATHS: Final = re.compile(r"[\w/]+|[^\w/]")
 _SMALL_WORDS: Final = frozenset(
     [
         "a",
@@ -163,6 +170,9 @@ _SMALL_WORDS: Final = frozenset(
 _SHORTEST_NAME: Final = 2
 _ORDER_SHARE: Final = 0.8
 _LONGEST_TEXT: Final = 1_000_000
+# A pattern searches a piece without letting other threads run.
+_PIECE_CHARS: Final = 65_536
+_LOOK_BACK_CHARS: Final = 64
 _TEXT_ROLES: Final = frozenset({"user", "assistant"})
 
 
@@ -180,20 +190,35 @@ def facts_in(messages: Iterable[Mapping[str, Any]]) -> list[Fact]:
 def left_out(facts: Iterable[Fact], messages: Iterable[Mapping[str, Any]]) -> list[Fact]:
     """The facts that are not in these messages, in any role, word for word; of an instruction most words may stand anywhere."""
     text = "\n".join(text for message in messages for text in _everything(message))[:_LONGEST_TEXT]
-    lowered, words = " ".join(text.lower().split()), frozenset(map(_stem, _WORD.findall(text.lower())))
-    numbers = {_plain(FactKind.NUMBER, number.group()) for number in _PATTERNS[-1][1].finditer(text)}
-    return [fact for fact in facts if not _is_in(fact, lowered, words, numbers)]
+    words = frozenset(_stem(word.group()) for word in _WORD.finditer(text.lower()))
+    numbers = {
+        _plain(FactKind.NUMBER, number.group())
+        for piece in _pieces(text)
+        for number in _PATTERNS[-1][1].finditer(piece)
+    }
+    whole = " ".join(text.lower().split())
+    missing, exact = dict[int, Fact](), list[tuple[int, Fact]]()
+    for position, fact in enumerate(facts):
+        if fact.kind is FactKind.INSTRUCTION:
+            if not _is_worded(fact, words):
+                missing[position] = fact
+        elif fact.kind is not FactKind.NUMBER or _plain(fact.kind, fact.text) not in numbers:
+            exact.append((position, fact))
+    for pattern, names in ((_BY_PATHS, True), (_BY_WORDS, False)):
+        looked_for = [each for each in exact if (each[1].kind is FactKind.NAME) is names]
+        sequences = [[*_cut(pattern, _plain(fact.kind, fact.text))] for _, fact in looked_for]
+        found = WordSequences(sequences).found_in(_cut(pattern, whole)) if sequences else []
+        missing.update(each for each, is_there in zip(looked_for, found, strict=True) if not is_there)
+    return [missing[position] for position in sorted(missing)]
 
 
-def _is_in(fact: Fact, text: str, words: frozenset[str], numbers: set[str]) -> bool:
-    if fact.kind is FactKind.INSTRUCTION:
-        weighty = [_stem(word) for word in _WORD.findall(fact.text.lower()) if word not in _SMALL_WORDS]
-        return sum(word in words for word in weighty) >= _ORDER_SHARE * len(weighty)
-    plain = _plain(fact.kind, fact.text)
-    if fact.kind is FactKind.NUMBER and plain in numbers:
-        return True
-    edge = r"[\w/]" if fact.kind is FactKind.NAME else r"\w"
-    return plain in text and re.search(rf"(?<!{edge}){re.escape(plain)}(?!{edge})", text) is not None
+def _is_worded(instruction: Fact, words: frozenset[str]) -> bool:
+    weighty = [_stem(word) for word in _WORD.findall(instruction.text.lower()) if word not in _SMALL_WORDS]
+    return sum(word in words for word in weighty) >= _ORDER_SHARE * len(weighty)
+
+
+def _cut(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    return (match.group() for match in pattern.finditer(text))
 
 
 def _stem(word: str) -> str:
@@ -201,7 +226,22 @@ def _stem(word: str) -> str:
 
 
 def _facts(text: str, *, instructions: bool) -> Iterator[tuple[FactKind, str]]:
-    text = text[:_LONGEST_TEXT]
+    for piece in _pieces(text[:_LONGEST_TEXT]):
+        yield from _facts_of_piece(piece, instructions=instructions)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in pieces of at most 65,536 characters: whole lines, or whole words of a longer line, where there are any."""
+    start = 0
+    while start < len(text):
+        end = start + _PIECE_CHARS
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or text.rfind(" ", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+
+
+def _facts_of_piece(text: str, *, instructions: bool) -> Iterator[tuple[FactKind, str]]:
     if instructions:
         for sentence in _SENTENCE.finditer(text):
             if _ORDERS.search(sentence.group()) and len(sentence.group().split()) > 2:
@@ -220,7 +260,7 @@ def _facts(text: str, *, instructions: bool) -> Iterator[tuple[FactKind, str]]:
 def _names(text: str) -> Iterator[str]:
     """Capitalised words, but not the one that begins a sentence."""
     for match in _NAME.finditer(text):
-        before = text[: match.start()].rstrip(" *_#>-\"'(")
+        before = text[max(0, match.start() - _LOOK_BACK_CHARS) : match.start()].rstrip(" *_#>-\"'(")
         name = match.group()
         if not before or before[-1] in ".!?:\n":
             name = name.partition(" ")[2]

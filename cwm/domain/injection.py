@@ -26,7 +26,8 @@ _PATTERNS: Final = (
         Injection.SQL,
         re.compile(
             r"--|/\*|['\"]\s*(or|and)\b|\b(or|and)\s+\d+\s*=|\bunion\b.{0,20}\bselect\b|"
-            r"\b(select|insert|update|delete|drop|alter|truncate|exec)\b\s.*"
+            # What follows the first of these words follows any of them: the text is read once.
+            r"\A(?>.*?\b(select|insert|update|delete|drop|alter|truncate|exec)\b\s).*?"
             r"\b(from|into|set|table|database|where)\b",
             re.IGNORECASE | re.DOTALL,
         ),

@@ -39,17 +39,19 @@ def plain(uri: str) -> str:
 
     For ``file:``, no ``localhost`` and no empty segments.
     """
-    return _plain(uri, _PARTS, unquote)
+    return _plain(uri, _PARTS.fullmatch, unquote)
 
 
 def plainly_matches(uri: str, patterns: tuple[str, ...]) -> bool:
     """Whether one of the patterns matches the plain spelling of the URI."""
-    plain_patterns = tuple(_plain(pattern, _PATTERN_PARTS, _unquoted_pattern) for pattern in patterns)
+    plain_patterns = tuple(
+        _plain(pattern, _PATTERN_PARTS.fullmatch, _unquoted_pattern) for pattern in patterns
+    )
     return matches(plain(uri), (*patterns, *plain_patterns))
 
 
-def _plain(text: str, parts: re.Pattern[str], unquoted: Callable[[str], str]) -> str:
-    match = parts.fullmatch(text)
+def _plain(text: str, parts_of: Callable[[str], re.Match[str] | None], unquoted: Callable[[str], str]) -> str:
+    match = parts_of(text)
     if match is None:
         return unquoted(text)
     scheme, host, rest = match[1].lower(), match[2], unquoted(match[3])

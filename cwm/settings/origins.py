@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from cwm.domain.web_origin import origin_of
 
-_HOST: Final = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:]*:[0-9a-f:.]*")
+_HOST: Final = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f]*+:[0-9a-f:.]*")
 
 
 def split(value: Any) -> Any:

@@ -107,3 +107,25 @@ def test_what_a_summary_words_otherwise_is_not_left_out(said: str, summary: str)
 )
 def test_text_without_facts_has_none(text: str) -> None:
     assert len(facts_in([{"role": "user", "content": text}])) <= 1
+
+
+@pytest.mark.parametrize("piece", ["Talk to Mara Quint about 4711. ", "see src/auth/session.py\n", "x"])
+def test_of_a_long_text_the_facts_behind_its_first_characters_are_found_too(piece: str) -> None:
+    text = piece * (300_000 // len(piece)) + " Ask for Zoe Winter in Lisbon/port.txt."
+    facts = facts_in([{"role": "user", "content": text}])
+    assert {"Zoe Winter", "Lisbon/port.txt"} <= {fact.text for fact in facts}
+    assert left_out(facts, [{"role": "user", "content": text}]) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "others"),
+    [
+        ("See /etc/heron there.", ["x/etc/heron", "/etc/herons"]),
+        ("Ask for Mara Quint there.", ["Amara Quint", "Mara Quints", "Mara/Quint", "/Mara Quint"]),
+        ("Run it --no-cache there.", ["x--no-cache", "--no-caches"]),
+    ],
+)
+def test_a_part_of_another_word_is_no_mention(said: str, others: list[str]) -> None:
+    (fact,) = facts_in([{"role": "assistant", "content": said}])
+    for other in others:
+        assert left_out([fact], [{"role": "user", "content": f"({other})"}]) == [fact]

@@ -33,6 +33,8 @@ from cwm.domain.origin import MAX_USER_AGENT_CHARS, safe_user_agent
         ("1 or 1=1", Injection.SQL),
         ("x UNION ALL SELECT secret", Injection.SQL),
         ("delete from windows", Injection.SQL),
+        ("select this, drop it into that", Injection.SQL),
+        ("from here update", None),
         ("my window", None),
         ("notes.txt", None),
         ("über", None),

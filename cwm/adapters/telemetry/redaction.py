@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,18 +13,21 @@ MASK: Final = "[hidden]"
 # A shorter value is likely an ordinary word, and is not masked.
 SHORTEST: Final = 6
 _QUOTED: Final = r"(?:\\?[\"'])?"
-_LOOKS_LIKE_ONE: Final = (
-    # A JSON web token, anywhere.
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), MASK),
+_LOOKS_LIKE_ONE: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = (
+    # A JSON web token, anywhere. What only begins like one is passed over whole, so that no text is read twice.
+    (
+        re.compile(r"\beyJ[A-Za-z0-9_-]{8,}+(\.[A-Za-z0-9_-]++\.[A-Za-z0-9_-]*+)?"),
+        lambda match: MASK if match[1] else match[0],
+    ),
     # An API key of ours (domain/api_key.py).
     (re.compile(r"\bcwm_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"), MASK),
     (re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1\2{MASK}"),
     # The password in a URL.
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s/@\"']+@", re.IGNORECASE), rf"\1:{MASK}@"),
+    (re.compile(r"((?<=[a-z0-9+.-])://[^\s/:@\"']*):[^\s/@\"']+@", re.IGNORECASE), rf"\1:{MASK}@"),
     # The value of a header, form field or argument whose name means a secret.
     (
         re.compile(
-            rf"({_QUOTED}\b(?:[a-z0-9]+[_-])*(?:authorization|api[_-]?key|access[_-]?token|refresh[_-]?token|id[_-]?token"
+            rf"((?<![a-z0-9])(?:authorization|api[_-]?key|access[_-]?token|refresh[_-]?token|id[_-]?token"
             rf"|client[_-]?secret|password|passwd|secret|set-cookie|cookie){_QUOTED}\s*[=:]\s*{_QUOTED})"
             r"(?!\[hidden\]|(?:bearer|basic)\s|None\b|null\b)[^\s\"',;&\\]+",
             re.IGNORECASE,

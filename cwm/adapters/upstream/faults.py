@@ -25,7 +25,7 @@ from cwm.ports.upstream import (
 
 # Servers also use the SDK's codes for their own errors; only the SDK's messages tell them apart.
 _BROKEN: Final = ("Connection closed", "SSE stream")
-_EVENT_LIMIT: Final = re.compile(r"SSE stream failed: .*exceeded the ([0-9]+) byte limit")
+_EVENT_LIMIT: Final = re.compile(r"SSE stream failed: .{0,500}?exceeded the ([0-9]{1,18}) byte limit")
 _NOT_MCP: Final = ("Failed to parse", "Unexpected content type")
 _LONGEST_WORDS: Final = 500
 _LONGEST_PLACE: Final = 100

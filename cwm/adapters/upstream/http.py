@@ -80,9 +80,10 @@ def fault_of(error: MCPError) -> UpstreamError | None:
 _SESSION_HEADER: Final = "mcp-session-id"
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _ABOUT_SESSION: Final = re.compile(
-    rb"session[ _-]?id|session[^.]*(not found|unknown|expired|terminated)|(unknown|invalid|expired) session",
+    rb"session[ _-]?id|session[^.]{0,200}(not found|unknown|expired|terminated)|(unknown|invalid|expired) session",
     re.IGNORECASE,
 )
+_SEARCHED_BYTES: Final = 16 * 1024
 # Servers close idle connections after five seconds; closing earlier avoids writing to a dead one.
 _KEEPALIVE_SECONDS: Final = 4.0
 _IDLE_CONNECTIONS: Final = 32
@@ -352,7 +353,7 @@ def _failure(request: httpx2.Request, response: httpx2.Response, *, in_session: 
         message = f"it takes no requests now ({words})"
         return _answer(UpstreamBusyError, message, status=status, retry_after=retry_after)
     # The protocol's status for an unknown session is 404, but many servers answer 400 with a text.
-    about_session = _ABOUT_SESSION.search(content) is not None
+    about_session = _ABOUT_SESSION.search(content, 0, _SEARCHED_BYTES) is not None
     request_id = json.loads(request.content).get("id")
     answers = own_error is not None and own_error.id is not None and own_error.id == request_id
     if in_session and (

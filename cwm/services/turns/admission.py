@@ -14,7 +14,6 @@ from cwm.domain.conversation import (
     asks_for_summary,
     cache_key_of,
     chained,
-    chains,
     is_for,
 )
 from cwm.domain.divergence import Divergence, Habit, divergence
@@ -40,14 +39,14 @@ from cwm.ports.registry import Registry
 from cwm.ports.turn_wire import TurnRequest
 from cwm.services.access.limits import Limits
 from cwm.services.access.sight import session_of
-from cwm.services.aside import aside
+from cwm.services.aside import aside, aside_of
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
 from cwm.services.sessions.open_session import OpenSession, salt_scope_of
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.continuation import Continuation, Continued
-from cwm.services.turns.conversations import Captured, Conversations
+from cwm.services.turns.conversations import Captured, Conversations, chains_of
 from cwm.services.turns.placement import Said
 from cwm.services.turns.turns import RunningTurn
 
@@ -139,7 +138,7 @@ class Admission:
         if incoming.follows is not None:
             session = await self.registry.session(principal.tenant, incoming.follows)
             if session is not None and session.model == identity.model:
-                return Captured(session.id, {}, chains(messages)[-1])
+                return Captured(session.id, {}, (await chains_of(messages))[-1])
         if (ask := request.response) is not None and ask.conversation is not None:
             return await self.conversations.named(
                 principal, ClientConversation(ask.conversation), identity.model
@@ -340,7 +339,8 @@ class Admission:
         old: Sequence[Message] = ()
         with suppress(StorageCorruptionError):
             old = await self.registry.messages_with(session.tenant, session.id, [diverged.old])
-        return habit(diverged.cause, old[0].content if old else None, messages[diverged.message].content)
+        before, now = old[0].content if old else None, messages[diverged.message].content
+        return await aside_of((before, now), lambda: habit(diverged.cause, before, now))
 
     async def _revived(self, principal: Principal, session: Session) -> Session:
         """A client that goes on with its own conversation knows nothing of states."""

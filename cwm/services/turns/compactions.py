@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from cwm.domain.errors import TurnNotFoundError
 from cwm.domain.facts import Fact, facts_in, left_out
 from cwm.domain.principal import Principal
 from cwm.domain.turn import Turn, TurnSource
-from cwm.services.aside import aside
 from cwm.services.turns.history import MAX_TURNS, History
-
-_CHARACTERS_OF_A_TOKEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,8 @@ class Compactions:
             facts = facts_in(contents)
             return left_out(facts, request), len(facts)
 
-        lost_facts, count = await aside(before.turn.total_tokens * _CHARACTERS_OF_A_TOKEN, compare)
+        # A token can be one character of a text or a thousand.
+        lost_facts, count = await asyncio.to_thread(compare)
         tags = await self.history.registry.tags(turn.tenant, turn.session_id)
         tag = next((each.name for each in tags if each.turn_id == before.turn.id), None)
         return LeftOut(turn, before.turn, tag, lost_facts, count)

@@ -14,6 +14,7 @@ from cwm.domain.conversation import (
     ClientConversation,
     chains,
     is_for,
+    opening,
     session_id_beside,
 )
 from cwm.domain.errors import InvalidParameterError, SessionNotFoundError
@@ -23,6 +24,7 @@ from cwm.domain.turn import Message, Turn
 from cwm.domain.visibility import Right, may
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
+from cwm.services.aside import aside_of
 
 PARENT: Final = "parent_session"
 
@@ -34,6 +36,12 @@ _LATELY: Final = timedelta(hours=1)
 _LISTED: Final = 200
 _LOOKED_AT: Final = 16
 _NAMED: Final = 10
+
+
+async def chains_of(messages: Sequence[Message], *hints: str) -> list[str]:
+    """:func:`chains`, in a thread if the opening is long."""
+    contents = [message.content for message in opening(messages)]
+    return await aside_of(contents, lambda: chains(messages, *hints))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Conversations:
         """The session that the client names. A new one whose messages have an answer of another conversation is a fork of that."""
         metadata = {FOUND_BY: "client"}
         session_id, is_new = await self._own(principal, conversation.session_id, model)
-        values, origin = chains(messages, _BY_NAME), None
+        values, origin = await chains_of(messages, _BY_NAME), None
         if conversation.parent_session_id is not None:
             metadata[PARENT], _ = await self._own(principal, conversation.parent_session_id, model)
         elif is_new and (answer_chains := _at_answers(values, messages)):
@@ -97,7 +105,7 @@ class Conversations:
         if not messages:
             return None
         hints = [hint for hint in (fixed, cache_key) if hint is not None]
-        values = chains(messages, *hints)
+        values = await chains_of(messages, *hints)
         answer_chains = _at_answers(values, messages)
         turn = await self.registry.turn_with_chain(
             principal.tenant, principal.subject, answer_chains or values[-1:]

@@ -20,6 +20,7 @@ from cwm.domain.visibility import Owned, Right, has_everywhere, may
 from cwm.domain.window import Window
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of, turn_of, window_of
+from cwm.services.aside import aside_of
 from cwm.services.audit.journal import Journal
 
 MAX_TURNS: Final = 200
@@ -110,7 +111,9 @@ class History:
             turns = await self.registry.turns(principal.tenant, session_id, TurnQuery(limit + 1, before))
             tags = await self.registry.tags(principal.tenant, session_id)
             messages = await self._differing(principal.tenant, session_id, turns[:limit])
-            words, habits = _words(turns[:limit], messages), _habits(turns[:limit], messages)
+            words, habits = await aside_of(
+                messages, lambda: (_words(turns[:limit], messages), _habits(turns[:limit], messages))
+            )
             brief = await self._asked(principal.tenant, turns[:limit]) if asked else {}
         else:
             turns = await self._path(principal.tenant, current, limit + 1, before)
@@ -149,7 +152,8 @@ class History:
         messages = await self.registry.turn_messages(turn)
         differing = await self._differing(turn.tenant, turn.session_id, [turn])
         token_ids = await self.registry.turn_tokens(turn) if tokens else None
-        return Transcript(turn, messages, token_ids, _habits([turn], differing).get(turn.id))
+        habits = await aside_of(differing, lambda: _habits([turn], differing))
+        return Transcript(turn, messages, token_ids, habits.get(turn.id))
 
     async def context(self, principal: Principal, of: TurnSource) -> Context:
         """What ``of`` names, also a window from before CWM kept turns. CWM-1001/1002, 2001, 2002, 2007, 4004."""

@@ -87,7 +87,7 @@ async def _said(asked: Asked, name: str) -> dict[str, object]:
         shown = await asked.services.history.show(asked.principal, TurnSource(window_name=name))
     except CwmError as error:
         return {"turn": None, "unsaid": error.message}
-    return messages_of(asked, shown)
+    return await messages_of(asked, shown)
 
 
 def _nearest(tiers: tuple[Tier, ...]) -> Tier | None:

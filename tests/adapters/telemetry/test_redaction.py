@@ -28,6 +28,9 @@ TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
         ("x-api-key: s3cr3t", "s3cr3t"),
         ("upstream_api_key=s3cr3t", "s3cr3t"),
         ("Set-Cookie: sid=s3cr3t", "s3cr3t"),
+        (f"eyJhbGciOiJSUzI1NiJ9 and eyJhbGciOiJSUzI1NiJ9.x and {TOKEN}", TOKEN),
+        (f"{'x+' * 40}redis://u:pa55word@cache", "pa55word"),
+        (f"{'x-' * 40}password=s3cr3t", "s3cr3t"),
         (f"took cwm_{'0a' * 8}_{'s3cr3t' * 7}x for a name", "s3cr3t"),
     ],
 )
@@ -45,6 +48,7 @@ def test_what_looks_like_a_secret_is_masked(line: str, hidden: str) -> None:
         "CWM_SECRET_FILE /root/.cwm/secret is empty",
         '{"tool": "window_freeze", "error": "CWM-2001", "url": "https://docs.example/mcp?x=a@b"}',
         '{"api_key": null}',
+        "a cursor eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9",
     ],
 )
 def test_what_is_none_stays(line: str) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
 from cwm.domain.errors import TurnNotFoundError
+from cwm.domain.facts import Fact, facts_in
 from cwm.domain.turn import Message, Profile, TurnSource
+from cwm.services.turns import compactions
 from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.generate import TurnInput
@@ -20,21 +28,21 @@ BEGINNING = [user("The port is 8731. Never use eval."), assistant("Noted.")]
 
 
 async def test_a_turn_that_goes_on_from_a_summary_says_from_what_and_what_is_gone(cwm: Gateway) -> None:
-    compactions = Compactions(History(cwm.registry, cwm.thaw.journal))
+    of_history = Compactions(History(cwm.registry, cwm.thaw.journal))
     await cwm.open_session(ANN, "s1")
     before = await took(cwm, FIRST, messages=BEGINNING[:1], text="Noted.")
     with pytest.raises(TurnNotFoundError):
-        await compactions.left_out(ANN, TurnSource(session_id="s1"))
+        await of_history.left_out(ANN, TurnSource(session_id="s1"))
     title = await took(cwm, SUMMARY, messages=[user("A title?")], profile=TITLE, text="Ports")
     after = await took(cwm, SUMMARY, messages=[user("Summary: eval is never to be used.")], text="Go on.")
     assert (title.compacts, after.compacts) == (None, before.id)
     for source in (TurnSource(session_id="s1"), TurnSource(turn_id=after.id)):
-        result = await compactions.left_out(ANN, source)
+        result = await of_history.left_out(ANN, source)
         assert (result.turn.id, result.before.id) == (after.id, before.id)
         assert [fact.text for fact in result.facts] == ["8731"]
         assert result.fact_count == 2
     with pytest.raises(TurnNotFoundError):
-        await compactions.left_out(ANN, TurnSource(turn_id=before.id))
+        await of_history.left_out(ANN, TurnSource(turn_id=before.id))
 
 
 async def test_a_summary_with_the_last_answers_behind_it_is_one(cwm: Gateway) -> None:
@@ -108,3 +116,46 @@ async def test_what_carries_an_answer_or_is_of_another_agent_is_no_compaction(
     await took(cwm, FIRST, messages=BEGINNING[:1], text="Noted.")
     turn = await took(cwm, SUMMARY, messages=messages, profile=profile, text="Yes.")
     assert turn.compacts is None
+
+
+async def seconds_of(cwm: Gateway, text: str) -> float:
+    """The processor time that a comparison takes of a conversation of this text."""
+    await cwm.open_session(ANN, "s1")
+    await took(cwm, FIRST, messages=[user(text)], text="Noted.")
+    await took(cwm, SUMMARY, messages=[user(f"Summary: {text[::-1]}")], text="Go on.")
+    began = time.process_time()
+    await Compactions(History(cwm.registry, cwm.thaw.journal)).left_out(ANN, TurnSource(session_id="s1"))
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize("piece", ["-", "a-", "A.", "Aa-", '"ab" ', "1_", "never do "])
+async def test_what_is_left_out_of_a_megabyte_is_found_in_linear_time(cwm: Gateway, piece: str) -> None:
+    # A comparison whose time grows with the square of the length takes hours.
+    assert await seconds_of(cwm, piece * (1_000_000 // len(piece))) < 20
+
+
+async def test_the_loop_is_free_while_a_megabyte_of_dashes_is_compared(
+    cwm: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, meanwhile = 0, 0
+
+    async def turn_after_turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    def counted_facts_in(messages: Iterable[Mapping[str, Any]]) -> list[Fact]:
+        nonlocal meanwhile
+        before = turns
+        facts = facts_in(messages)
+        meanwhile = turns - before
+        return facts
+
+    monkeypatch.setattr(compactions, "facts_in", counted_facts_in)
+    other = asyncio.create_task(turn_after_turn())
+    await seconds_of(cwm, "-" * 1_000_000)
+    other.cancel()
+    with suppress(asyncio.CancelledError):
+        await other
+    assert meanwhile > 5

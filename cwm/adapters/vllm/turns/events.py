@@ -11,15 +11,19 @@ _END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 class Events:
     """Cuts a stream into its events, each when its last byte has arrived."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_last", "_pending")
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []
+        self._last = b""
 
     def take(self, chunk: bytes) -> list[bytes]:
         """The events that end with these bytes."""
         self._pending.append(chunk)
-        if b"\n" not in chunk and b"\r" not in chunk:
+        # An end may begin in the bytes before. Those of a long event are joined once, not with every chunk.
+        near = self._last + chunk
+        self._last = near[-3:]
+        if _END.search(near) is None:
             return []
         text = b"".join(self._pending)
         events: list[bytes] = []
@@ -28,12 +32,14 @@ class Events:
             events.append(text[start : end.end()])
             start = end.end()
         self._pending = [text[start:]]
+        self._last = text[start:][-3:]
         return events
 
     def rest(self) -> bytes:
         """What follows the last end of an event."""
         rest = b"".join(self._pending)
         self._pending.clear()
+        self._last = b""
         return rest
 
 

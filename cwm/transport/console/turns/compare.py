@@ -39,7 +39,7 @@ async def compare(asked: Asked) -> Page:
         {
             **names,
             "difference": difference,
-            "sides": _sides(*sources, difference),
+            "sides": await _sides(*sources, difference),
             "words": _words(difference),
         },
     )
@@ -50,16 +50,16 @@ def _source(text: str, field: str) -> TurnSource:
     return source if source.turn_id is None else source_of(source.turn_id)
 
 
-def _sides(left: TurnSource, right: TurnSource, found: Difference) -> tuple[Side, Side]:
+async def _sides(left: TurnSource, right: TurnSource, found: Difference) -> tuple[Side, Side]:
     at = found.common_messages
     return (
-        _side(left, found.left_turn, found.left_tokens, found.left_message, at),
-        _side(right, found.right_turn, found.right_tokens, found.right_message, at),
+        await _side(left, found.left_turn, found.left_tokens, found.left_message, at),
+        await _side(right, found.right_turn, found.right_tokens, found.right_message, at),
     )
 
 
-def _side(of: TurnSource, turn: Turn | None, tokens: int, message: Message | None, at: int) -> Side:
-    said = None if message is None else transcript.read([message], at, at + 1)[0]
+async def _side(of: TurnSource, turn: Turn | None, tokens: int, message: Message | None, at: int) -> Side:
+    said = None if message is None else (await transcript.read([message], at, at + 1))[0]
     if of.window_name is not None:
         return Side("Window", of.window_name, link("windows", of.window_name), turn, tokens, said)
     if of.session_id is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cwm.domain.turn import Message
+from cwm.services.aside import aside_of
 
 _FOLDED_FROM: Final = 1500
 _FOLDED_LINES: Final = 25
@@ -55,8 +56,13 @@ class Said:
     is_kept: bool = True
 
 
-def read(messages: Sequence[Message], first: int, new_from: int) -> list[Said]:
+async def read(messages: Sequence[Message], first: int, new_from: int) -> list[Said]:
     """Messages from the ``first``-th of a context on. Together they have at most 60,000 characters; the newest go first, and of each a little is shown."""
+    contents = [message.content for message in messages]
+    return await aside_of(contents, lambda: _read(messages, first, new_from))
+
+
+def _read(messages: Sequence[Message], first: int, new_from: int) -> list[Said]:
     room, said = _ON_A_PAGE, []
     tools = {call_id: name for message in messages for call_id, name in _called(message.content)}
     for index in range(first + len(messages) - 1, first - 1, -1):

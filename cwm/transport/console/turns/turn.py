@@ -30,7 +30,7 @@ async def turn(asked: Asked) -> Page:
     return Page(
         "turn.html",
         {
-            **messages_of(asked, shown),
+            **await messages_of(asked, shown),
             "parent": near.get(shown.turn.parent or ""),
             "children": sorted(
                 (each for each in near.values() if each.parent == shown.turn.id), key=lambda each: each.number
@@ -69,7 +69,7 @@ async def _log_around(asked: Asked, turn: Turn) -> TurnLog:
         return TurnLog(turn.session_id, None, (), has_more=False, tags=(), words={})
 
 
-def messages_of(asked: Asked, shown: Transcript) -> dict[str, object]:
+async def messages_of(asked: Asked, shown: Transcript) -> dict[str, object]:
     """The turn, and one page of the messages of its context: the newest, or those before message ``upto``."""
     total = len(shown.messages)
     end = min(asked.number("upto") or total, total)
@@ -77,7 +77,7 @@ def messages_of(asked: Asked, shown: Transcript) -> dict[str, object]:
     habit = shown.habit
     return {
         "turn": shown.turn,
-        "messages": transcript.read(shown.messages[first:end], first, shown.turn.parent_messages),
+        "messages": await transcript.read(shown.messages[first:end], first, shown.turn.parent_messages),
         "first": first,
         "end": end,
         "total": total,

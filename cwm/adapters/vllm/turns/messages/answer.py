@@ -27,9 +27,12 @@ _TYPES: Final = {
     529: "overloaded_error",
 }
 # vLLM stops counting behind the first token too many, or counts characters.
-_TOO_LONG: Final = re.compile(r"maximum context length is (\d+) tokens.*?(\d+) input tokens", re.DOTALL)
+_TOO_LONG: Final = re.compile(
+    r"maximum context length is (\d{1,18}) tokens.{0,400}?(?<!\d)(\d{1,18}) input tokens", re.DOTALL
+)
 # One of vLLM's validation errors, which are dictionaries as Python writes them.
 _INVALID: Final = re.compile(r"'loc': '(?:body\.)?([^']*)', 'msg': (?:'([^']*)'|\"([^\"]*)\")")
+_SEARCHED_CHARS: Final = 16 * 1024
 _QUOTED_CHARS: Final = 300
 
 
@@ -117,7 +120,7 @@ class RefusalAnswer(Refused):
         """What Anthropic's API says in such a case, if clients look for it."""
         if self._status == 404 and "model" in message:
             return f"model: {self._model}"
-        if too_long := _TOO_LONG.search(message):
+        if too_long := _TOO_LONG.search(message, 0, _SEARCHED_CHARS):
             most, tokens = int(too_long[1]), int(too_long[2])
             return f"prompt is too long: {max(tokens, most + 1)} tokens > {most} maximum"
         if invalid := [f"{path}: {text or other}" for path, text, other in _INVALID.findall(message)]:
