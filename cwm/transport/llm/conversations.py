@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.domain.response import REFERENCE, Item, StoredConversation
+from cwm.domain.showable import require_showable
 from cwm.ports.identity import Identity
 from cwm.services.access.limits import Limits
 from cwm.services.responses.conversations import StoredConversations
@@ -105,13 +106,14 @@ def _object(conversation: StoredConversation) -> dict[str, Any]:
 
 
 def _fields(body: bytes) -> dict[str, Any]:
-    """CWM-1003 for what is no JSON object; no body has no fields."""
+    """CWM-1003 for what is no JSON object, or could never be shown; no body has no fields."""
     try:
         fields = from_json(body or b"{}", allow_inf_nan=False)
     except ValueError as error:
         raise InvalidParameterError("The request body is not valid JSON.", field="body") from error
     if not isinstance(fields, dict):
         raise InvalidParameterError("The request body must be a JSON object.", field="body")
+    require_showable(fields)
     return fields
 
 

@@ -15,6 +15,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.habits import Repair
 from cwm.domain.prefix import TokenIds
 from cwm.domain.response import Item, ResponseAsk
+from cwm.domain.showable import loaded
 from cwm.ports.turn_wire import Resume, TurnAnswer
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -114,9 +115,9 @@ class RequestBody:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The fields of a request. CWM-1003 if it is no JSON object."""
+    """The fields of a request. CWM-1003 if it is no JSON object, or one that could never be shown."""
     try:
-        fields = json.loads(body, parse_constant=_refuse)
+        fields = loaded(body, _refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidParameterError(
             f"The request body is not valid JSON: {_reason(error)}.", field="body"

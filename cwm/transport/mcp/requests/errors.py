@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from typing import Any, Final
 
 import structlog
@@ -38,6 +36,7 @@ from cwm.domain.errors import (
     InvalidSessionIdError,
     InvalidWindowNameError,
 )
+from cwm.domain.showable import DEEPEST_ARGUMENT, flaw
 from cwm.services.audit.journal import Journal
 from cwm.transport.mcp.requests.agent import Agency, CallContext, NextCall, NextRead, ReadContext, request_of
 from cwm.transport.mcp.requests.call import current_call
@@ -61,9 +60,6 @@ _OWN_WORDS: Final = {
 }
 _MOST_FAULTS: Final = 5
 _LONGEST_NAME: Final = 64
-_DEEPEST: Final = 64
-# Python writes no integer of more than 4300 digits.
-_LONGEST_NUMBER_BITS: Final = 14_000
 
 _log = structlog.get_logger("cwm.mcp")
 
@@ -87,10 +83,8 @@ class CodedErrors(Middleware):
         self._agency = agency
 
     async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
-        for name, value in (context.message.arguments or {}).items():
-            if (fault := unusable([name, value])) is not None:
-                field, kind = _shown(name), _CODED.get(name, InvalidParameterError)
-                return error_result(kind(f"{field}: {fault}.", field=field))
+        if (refusal := unusable_argument(context.message.arguments or {})) is not None:
+            return error_result(refusal)
         try:
             return await call_next(context)
         except RefusedError as refused:
@@ -191,39 +185,18 @@ def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
     return kind("; ".join(f"{path}: {fault}" for path, fault in faults_by_path.items()) + ".", **context)
 
 
-def unusable(value: Any) -> str | None:
-    """Why no tool and no upstream can take what a value contains; None if they can."""
-    level, depth = list(_inside(value)), 0
-    # Python's recursive JSON code cannot handle deeply nested values.
-    while level and depth <= _DEEPEST:
-        if any(map(_is_foreign, level)):
-            return "contains a number that JSON does not have"
-        if any(map(_is_half, level)):
-            return "contains half of a surrogate pair, which is not valid text"
-        level, depth = [inner for each in level for inner in _inside(each)], depth + 1
-    return f"is nested deeper than {_DEEPEST}" if level else None
+def unusable_argument(arguments: Mapping[str, Any]) -> CwmError | None:
+    """CWM-1001, 1002 or 1003 for the first argument that no tool can take; None if there is none."""
+    for name, value in arguments.items():
+        if (fault := unusable(name, value)) is not None:
+            field, kind = _shown(name), _CODED.get(name, InvalidParameterError)
+            return kind(f"{field}: {fault}.", field=field)
+    return None
 
 
-def _is_foreign(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    return isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER_BITS
-
-
-def _is_half(value: Any) -> bool:
-    if not isinstance(value, str) or value.isascii():
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return chain(value, value.values())
-    return value if isinstance(value, list) else ()
+def unusable(*values: Any) -> str | None:
+    """Why no tool and no upstream can take what the values contain; None if they can."""
+    return next(filter(None, (flaw(value, DEEPEST_ARGUMENT) for value in values)), None)
 
 
 def _of_arguments(invalid: ValidationError) -> CwmError:

@@ -25,7 +25,7 @@ from cwm.services.upstreams.upstreams import CallerOf
 from cwm.transport.mcp.contract.tool import whole
 from cwm.transport.mcp.requests.agent import CallContext, Context, NextCall
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
-from cwm.transport.mcp.requests.errors import RefusedError
+from cwm.transport.mcp.requests.errors import RefusedError, unusable_argument
 from cwm.transport.mcp.results.preview_notes import META_KEY, link, meta, note
 from cwm.transport.mcp.results.tools import DEFAULT_TOKENS, MIN_TOKENS
 from cwm.transport.mcp.upstreams.calls import SHARED_META
@@ -140,6 +140,8 @@ class References(Middleware):
             )
         except CwmError as refused:
             raise RefusedError(refused) from refused
+        if (refusal := unusable_argument(arguments)) is not None:
+            raise RefusedError(refusal)
         return await call_next(context.copy(message=message.model_copy(update={"arguments": arguments})))
 
 

@@ -149,7 +149,7 @@ def test_only_wanted_repairs_are_made() -> None:
 
 
 def test_other_fields_arrive_with_their_values() -> None:
-    text = '{"messages": [%s, {"role": "user", "content": "\\ud83d \\u00e9"}], "temperature": 0.1, "seed": %d, "top_p": 1.0}'
+    text = '{"messages": [%s, {"role": "user", "content": "\\ud83d\\ude00 \\u00e9"}], "temperature": 0.1, "seed": %d, "top_p": 1.0}'
     request = VllmWire().read(CHAT, (text % (json.dumps(system(f"{BLOCK}\nBe.")), 10**30)).encode())
     before, after = sent(request), sent(request.repaired(BOTH))
     assert after == {**before, "messages": [system("Be."), before["messages"][1]]}

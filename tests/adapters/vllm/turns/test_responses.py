@@ -164,7 +164,7 @@ def test_an_input_with_what_is_no_item_is_refused(given: Any) -> None:
         read(input=given)
 
 
-@pytest.mark.parametrize("odd", [[], {}, 1, None, "\ud800", {"a": []}])
+@pytest.mark.parametrize("odd", [[], {}, 1, None, "\0", {"a": []}])
 async def test_an_item_of_odd_types_is_read_and_left_to_the_engine(odd: Any) -> None:
     names = (
         "type",
@@ -192,12 +192,16 @@ async def test_an_item_of_odd_types_is_read_and_left_to_the_engine(odd: Any) -> 
             assert request.response.id == request.response_id
 
 
-async def test_what_is_nested_as_deep_as_json_can_be_is_looked_through() -> None:
+async def test_what_is_nested_as_deep_as_a_request_may_be_is_looked_through() -> None:
     nested: Any = IMAGE
-    for _ in range(400):
+    for _ in range(70):
         nested = [{"content": nested}]
     with pytest.raises(InvalidParameterError, match="not public"):
         await read(input=nested).require_media()
+    for _ in range(330):
+        nested = [{"content": nested}]
+    with pytest.raises(InvalidParameterError, match="'input' is nested deeper than 160"):
+        read(input=nested)
 
 
 def test_the_background_is_refused_as_the_original_would() -> None:
