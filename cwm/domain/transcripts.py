@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cwm.domain.showable import flaw
 from cwm.domain.turn import Message
 
 
@@ -14,10 +15,10 @@ def anthropic(messages: Iterable[Mapping[str, Any]]) -> tuple[str, list[dict[str
     system: list[str] = []
     turns: list[dict[str, Any]] = []
     for message in messages:
-        if message.get("role") in {"system", "developer"}:
-            system += [block["text"] for block in _blocks(message.get("content")) if "text" in block]
+        if message.get("role") in ("system", "developer"):
+            system += [str(block["text"]) for block in _blocks(message.get("content")) if "text" in block]
             continue
-        role = "assistant" if message.get("role") in {"assistant", "completion"} else "user"
+        role = "assistant" if message.get("role") in ("assistant", "completion") else "user"
         blocks = _content(message)
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
@@ -40,11 +41,9 @@ def text_of(message: Mapping[str, Any]) -> str:
             for part in content
             if isinstance(part, dict)
         )
-    calls = [
-        f"{call['function'].get('name')}({call['function'].get('arguments')})"
-        for call in message.get("tool_calls") or []
-        if isinstance(call, dict) and isinstance(call.get("function"), dict)
-    ]
+    elif content is not None and not isinstance(content, str):
+        content = json.dumps(content, ensure_ascii=False)
+    calls = [f"{function.get('name')}({function.get('arguments')})" for _, function in _calls(message)]
     return "\n".join(filter(None, (content, *calls)))
 
 
@@ -71,18 +70,27 @@ def _content(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             "type": "tool_use",
             "id": call.get("id", ""),
-            "name": call["function"].get("name", ""),
-            "input": _arguments(call["function"].get("arguments")),
+            "name": function.get("name", ""),
+            "input": _arguments(function.get("arguments")),
         }
-        for call in message.get("tool_calls") or ()
-        if isinstance(call, dict) and isinstance(call.get("function"), dict)
+        for call, function in _calls(message)
     ]
+
+
+def _calls(message: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The calls of functions in a message, each with its function."""
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict) and isinstance(function := call.get("function"), dict):
+            yield call, function
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [_block(part) for part in content or () if isinstance(part, dict)]
+    if not isinstance(content, list):
+        return [] if content is None else [{"type": "text", "text": json.dumps(content)}]
+    return [_block(part) for part in content if isinstance(part, dict)]
 
 
 def _block(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,9 +101,9 @@ def _block(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(arguments: Any) -> Any:
-    """Tool input as an object; text that is no JSON object is kept under ``text``."""
+    """Tool input as an object; text that is no JSON object, or one that cannot be shown, is kept under ``text``."""
     try:
         value = json.loads(arguments or "{}")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         value = arguments
-    return value if isinstance(value, dict) else {"text": value}
+    return value if isinstance(value, dict) and flaw(value) is None else {"text": arguments or value}

@@ -101,7 +101,8 @@ def _texts(content: Mapping[str, Any]) -> Iterator[str]:
         text = part.get("text") if isinstance(part, Mapping) else part
         if isinstance(text, str):
             yield text
-    for call in content.get("tool_calls") or ():
+    calls = content.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
             arguments = function.get("arguments")

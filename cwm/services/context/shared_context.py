@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,6 +28,7 @@ from cwm.domain.shared_context import (
     require_label,
     uri_of,
 )
+from cwm.domain.showable import recorded
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import Bytes, ContextIndex, Written
@@ -292,7 +292,7 @@ class SharedContext:
 
 
 async def _parsed(value: bytes) -> Any:
-    return await aside(len(value), lambda: json.loads(value))
+    return await aside(len(value), lambda: recorded(value))
 
 
 def _common_prefix(keys: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.domain.response import Item
+from cwm.domain.showable import shown
 from cwm.ports.identity import Identity
 from cwm.services.responses.responses import Responses
 from cwm.transport.http.envelope import headers_of, send_whole
@@ -111,4 +112,4 @@ def query_of(scope: Scope) -> dict[str, str]:
 
 
 async def send_json(send: Send, content: Mapping[str, Any]) -> None:
-    await send_whole(send, 200, _JSON, json.dumps(content, separators=(",", ":")).encode())
+    await send_whole(send, 200, _JSON, json.dumps(shown(content), separators=(",", ":")).encode())

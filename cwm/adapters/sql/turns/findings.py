@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.turns.sealed import messages_in
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.showable import recorded
 from cwm.domain.turn import TurnState
 from cwm.domain.word_search import Finding, Words
 
@@ -49,7 +49,7 @@ def _matches(
         count += 1
         try:
             packed = decompressor.decompress(vault.open(stored, "message", tenant, name)) if stored else b""
-            content = json.loads(packed) if packed and words.may_be_in(packed) else {}
+            content = recorded(packed) if packed and words.may_be_in(packed) else {}
         except (StorageCorruptionError, zstandard.ZstdError, ValueError):
             continue
         excerpt = words.excerpt(content)

@@ -10,6 +10,7 @@ import zstandard
 
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.prefix import TOKEN_BYTES, TokenIds, digest_of_packed, pack, unpack
+from cwm.domain.showable import recorded
 
 _LEVEL: Final = 3
 
@@ -54,11 +55,11 @@ def compress_json(content: dict[str, Any]) -> bytes:
 
 
 def restore_json(stored: Iterable[bytes], **whose: str) -> Iterator[dict[str, Any]]:
-    """The messages. Raises CWM-4004 for a damaged one."""
+    """The messages, nested no deeper than can be shown. Raises CWM-4004 for a damaged one."""
     decompressor = zstandard.ZstdDecompressor()
     for each in stored:
         try:
-            content: dict[str, Any] = json.loads(decompressor.decompress(each)) if each else {}
+            content: dict[str, Any] = recorded(decompressor.decompress(each)) if each else {}
         except (zstandard.ZstdError, ValueError) as error:
             raise StorageCorruptionError("A stored message is damaged.", **whose) from error
         yield content

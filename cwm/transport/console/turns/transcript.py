@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cwm.domain.showable import flaw
 from cwm.domain.turn import Message
 from cwm.services.aside import aside_of
 
@@ -143,7 +144,8 @@ def _call(call: Any) -> Piece:
     arguments = function.get("arguments")
     if isinstance(arguments, str) and len(arguments) < _SHOWN:
         with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+            parsed = json.loads(arguments)
+            arguments = parsed if flaw(parsed) is None else arguments
     return Piece("call", f"Calls {_id(function.get('name')) or 'a tool'}", _text(arguments))
 
 

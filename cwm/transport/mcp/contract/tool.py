@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastmcp.exceptions import FastMCPError
+from fastmcp.exceptions import FastMCPError, ToolError
 from fastmcp.server.middleware import Middleware
 from fastmcp.tools import FunctionTool, ToolResult
 from mcp_types import ToolAnnotations
 
+from cwm.domain.showable import shown
 from cwm.transport.mcp.contract.examples import EXAMPLES
 from cwm.transport.mcp.contract.published import input_schema, output_schema
 from cwm.transport.mcp.requests.agent import CallContext, NextCall
@@ -29,6 +30,13 @@ class CodedTool(FunctionTool):
             raise
         except Exception as failed:
             raise RefusedError(coded(failed)) from failed
+
+    def convert_result(self, raw_value: Any) -> ToolResult:
+        """The answer, with escapes where it holds what MCP cannot carry: an answer of an engine, or what was recorded long ago."""
+        try:
+            return super().convert_result(raw_value)
+        except (ToolError, ValueError, RecursionError):
+            return super().convert_result(shown(raw_value))
 
     def _without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Drop optional fields that are null: the schema has no null, but clients that fill in every field send it."""
