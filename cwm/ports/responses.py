@@ -33,5 +33,8 @@ class ResponseRecords(Protocol):
     ) -> list[StoredResponse]:
         """Responses of the owner with ids behind ``after``, ordered by id, hidden ones too."""
 
+    async def ids_of_owner(self, tenant: str, owner: str, after: str = "", limit: int = 100) -> list[str]:
+        """The ids of these responses, damaged ones too."""
+
     async def hide(self, tenant: str, owner: str, response_id: str) -> bool:
         """Let the response not be found any more; what goes on from it stays readable. False when it was not found."""

@@ -126,6 +126,8 @@ async def test_the_responses_of_an_owner_are_listed_page_by_page(response_record
     for response in (*mine, a_response("theirs", owner="bob")):
         await response_records.keep(response)
     await response_records.hide("acme", "ann", "r1")
+    assert await response_records.ids_of_owner("acme", "ann", limit=2) == ["r0", "r1"]
+    assert await response_records.ids_of_owner("acme", "ann", "r1", limit=2) == ["r2"]
     assert await response_records.of_owner("acme", "ann", limit=2) == mine[:2]
     assert await response_records.of_owner("acme", "ann", "r1", limit=2) == mine[2:]
 

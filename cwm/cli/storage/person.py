@@ -20,6 +20,7 @@ from cwm.cli.terminal.console import (
     run_to_end,
 )
 from cwm.cli.terminal.wording import count
+from cwm.domain.showable import shown
 
 if TYPE_CHECKING:
     from cwm.services.upkeep.person import Person
@@ -42,13 +43,21 @@ TenantOption = Annotated[
 
 @app.command()
 def export(subject: Subject, tenant: TenantOption = None) -> None:
-    """Print one JSON object a line: sessions, turns, windows, keys, stored results, shared context and audit records."""
+    """Print one JSON object a line: sessions, turns, windows, keys, stored results, shared context and audit records.
 
-    async def write(person: Person, whose: str) -> None:
+    A record that cannot be read whole has an "error", and the export goes on behind it.
+    """
+
+    async def write(person: Person, whose: str) -> int:
+        unread = 0
         async for record in person.export(whose, subject):
-            sys.stdout.write(json.dumps(record, default=_plain) + "\n")
+            unread += "error" in record
+            sys.stdout.write(json.dumps(shown(record), default=_plain) + "\n")
+        return unread
 
-    _with_person(tenant, write)
+    if unread := _with_person(tenant, write):
+        what = f"{count(unread, 'record')} could not be read whole"
+        print(f'{what}: look for an "error" in the lines of the export.', file=sys.stderr)
 
 
 @app.command()

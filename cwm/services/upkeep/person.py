@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -117,31 +117,38 @@ class Person:
 
     async def _conversations(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
         async for session in self._sessions(tenant, subject):
-            yield {"kind": "session", **asdict(session)}
-            for turn in await self._turns(session):
+            record, turns = {"kind": "session", **asdict(session)}, list[Turn]()
+            with _named(record):
+                turns = await self._turns(session)
+            yield record
+            for turn in turns:
                 yield await self._turn(turn)
         for turn in await self.registry.turns_elsewhere(tenant, subject):
             yield await self._turn(turn)
         for window in await self.registry.windows_about(tenant, subject):
             record = {"kind": "window", **asdict(window)}
-            try:
+            with _named(record):
                 record["token_ids"] = (await self.registry.snapshot(tenant, window.snapshot_id)).token_ids
-            except CwmError as error:
-                record["error"] = error.as_dict()
             yield record
 
     async def _kept(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
         """Of OpenAI's API."""
         last = ""
-        while responses := await self.responses.of_owner(tenant, subject, last, _PAGE):
-            for response in responses:
-                yield {"kind": "response", **asdict(response)}
-            last = responses[-1].id
+        while ids := await self.responses.ids_of_owner(tenant, subject, last, _PAGE):
+            for response_id in ids:
+                record: dict[str, Any] = {"kind": "response", "id": response_id}
+                with _named(record):
+                    for response in await self.responses.of_owner(tenant, subject, last, 1):
+                        record |= asdict(response)
+                yield record
+                last = response_id
         last = ""
         while conversations := await self.conversations.of_owner(tenant, subject, last, _PAGE):
             for conversation in conversations:
-                items = await self.conversations.items(tenant, subject, conversation.id)
-                yield {"kind": "conversation", **asdict(conversation), "items": items}
+                record = {"kind": "conversation", **asdict(conversation)}
+                with _named(record):
+                    record["items"] = await self.conversations.items(tenant, subject, conversation.id)
+                yield record
             last = conversations[-1].id
 
     async def _possessions(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
@@ -150,13 +157,17 @@ class Person:
         for key in await self._keys(tenant, subject):
             yield {"kind": "key", **{name: value for name, value in asdict(key).items() if name != "digest"}}
         for result in await self.results.records.of_owner(tenant, subject):
-            parts = []
-            with suppress(ResultNotFoundError):
-                parts = [asdict(await self.results.part_of(result, at)) for at in range(len(result.parts))]
-            yield {"kind": "result", **asdict(result), "parts": parts}
+            record: dict[str, Any] = {"kind": "result", **asdict(result), "parts": []}
+            with _named(record), suppress(ResultNotFoundError):
+                record["parts"] = [
+                    asdict(await self.results.part_of(result, at)) for at in range(len(result.parts))
+                ]
+            yield record
         async for scope, entry in self._entries(tenant, subject):
-            value = await self.context.contents.read(tenant, str(entry.digest))
-            yield {"kind": "context", "scope": scope.key, **asdict(entry), "value": value}
+            record = {"kind": "context", "scope": scope.key, **asdict(entry)}
+            with _named(record):
+                record["value"] = await self.context.contents.read(tenant, str(entry.digest))
+            yield record
         after = 0
         while page := await self.trail.page(tenant, after, _PAGE, AuditFilter(subject=subject)):
             for audited in page:
@@ -184,12 +195,11 @@ class Person:
     async def _turn(self, turn: Turn) -> dict[str, Any]:
         """With the messages and token ids that it adds to its parent."""
         record = {"kind": "turn", **asdict(turn)}
-        try:
+        with _named(record):
             messages = await self.registry.turn_messages(turn)
             record["messages"] = [message.content for message in messages[turn.parent_messages :]]
+        with _named(record):
             record["token_ids"] = (await self.registry.turn_tokens(turn))[turn.parent_at :]
-        except CwmError as error:
-            record["error"] = error.as_dict()
         return record
 
     async def _tags(self, tenant: str, subject: str) -> list[TurnTag]:
@@ -206,3 +216,12 @@ class Person:
             for entry in await self.context.index.state(scope, head.version):
                 if entry.author == subject and entry.digest is not None:
                     yield scope, entry
+
+
+@contextmanager
+def _named(record: dict[str, Any]) -> Iterator[None]:
+    """Name in the record why a part of it cannot be read: an export goes on behind it."""
+    try:
+        yield
+    except CwmError as error:
+        record["error"] = error.as_dict()

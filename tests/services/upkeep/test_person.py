@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Update, update
 
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.audit.trail import SqlAuditTrail
 from cwm.adapters.sql.context.results import SqlResultRecords
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.tables.responses import conversation_items, responses
+from cwm.adapters.sql.tables.turns import turn_contents
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.domain.access import AccessScope
@@ -94,6 +98,10 @@ async def house(sqlite: Database, sqlite_url: str) -> AsyncIterator[House]:
         await cwm.settle()
 
 
+def executed(statement: Update, connection: Connection) -> None:
+    connection.execute(statement)
+
+
 def said(text: str) -> TurnInput:
     return TurnInput(text=text, max_tokens=4)
 
@@ -123,6 +131,35 @@ async def test_her_responses_are_exported_and_go_with_her_sessions(house: House,
     assert [(record["id"], record["items"]) for record in exported] == [("resp_1", [{"role": "user"}])]
     await house.person.delete("acme", "ann")
     assert await records.of_owner("acme", "ann") == []
+
+
+async def test_what_is_damaged_is_named_and_the_rest_is_exported(house: House, sqlite: Database) -> None:
+    before = await house.kinds()
+    turn = await house.cwm.registry.current_turn("acme", "s1")
+    assert turn is not None
+    at, conversations = house.cwm.clock.now(), SqlConversations(sqlite)
+    for name in ("resp_1", "resp_2"):
+        kept_response = StoredResponse("acme", name, "ann", "s1", turn.id, at, [{"role": "user"}], {})
+        assert await SqlResponses(sqlite).keep(kept_response)
+    await conversations.add(StoredConversation("acme", "conv_1", "ann", at, at, {}), [{"id": "msg_1"}])
+    damaged = [
+        update(turn_contents).where(turn_contents.c.session_id == "s1").values(packed=b"?"),
+        update(responses).where(responses.c.id == "resp_1").values(packed=b"?"),
+        update(conversation_items).values(packed=b"?"),
+    ]
+    for statement in damaged:
+        await sqlite.write(partial(executed, statement))
+    records = await house.exported()
+    unread = {(each["kind"], each["id"]): each["error"]["code"] for each in records if "error" in each}
+    assert unread == {
+        ("turn", turn.id): "CWM-4004",
+        ("response", "resp_1"): "CWM-4004",
+        ("conversation", "conv_1"): "CWM-4004",
+    }
+    assert [each["items"] for each in records if each.get("id") == "resp_2"] == [[{"role": "user"}]]
+    assert await house.kinds() == {**before, "response": 2, "conversation": 1}
+    (record,) = [each for each in records if each.get("id") == turn.id]
+    assert record["token_ids"] == await house.cwm.registry.session_tokens("acme", "s1")
 
 
 async def test_her_conversations_are_exported_and_deleted(house: House, sqlite: Database) -> None:

@@ -114,6 +114,13 @@ class SqlResponses:
         rows = connection.execute(page.order_by(responses.c.id).limit(limit))
         return [self._response(row) for row in rows]
 
+    @reading
+    def ids_of_owner(
+        self, connection: Connection, tenant: str, owner: str, after: str = "", limit: int = 100
+    ) -> list[str]:
+        page = select(responses.c.id).where(_theirs(tenant, owner), responses.c.id > after)
+        return list(connection.execute(page.order_by(responses.c.id).limit(limit)).scalars())
+
     @writing
     def hide(self, connection: Connection, tenant: str, owner: str, response_id: str) -> bool:
         this = and_(_theirs(tenant, owner), responses.c.id == response_id, responses.c.hidden == false())
