@@ -9,7 +9,7 @@ import typer
 
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.terminal.console import confirm_deletion, end_with_json, print_table
-from cwm.cli.terminal.wording import comma_list, count, moment
+from cwm.cli.terminal.wording import comma_list, count, moment, visible
 from cwm.cli.windows import VisibilityOption
 from cwm.domain.transcripts import plain, text_of
 
@@ -72,7 +72,7 @@ def log(
     for each in answer["turns"]:
         if words := each.get("words"):
             print(f"{each['number']} left at message {each['diverged_at']} ({_reason(each)}):")
-            print(f"  - {words['old']}\n  + {words['new']}")
+            print(visible(f"  - {words['old']}\n  + {words['new']}"))
         if switch := each.get("habit_switch"):
             print(f"{each['number']}: {switch} switches that off in the client.")
     if "next_before" in answer:
@@ -102,7 +102,7 @@ def show(
     if message_format != "text" and not as_json:
         end_with_json({name: answer[name] for name in ("system", "messages") if name in answer}, as_json=True)
     end_with_json(answer, as_json=as_json or tokens)
-    print(plain(answer["messages"]), end="")
+    print(visible(plain(answer["messages"])), end="")
     if "warning" in answer:
         print(answer["warning"])
 
@@ -125,7 +125,8 @@ def search(
     end_with_json(answer, as_json=as_json)
     if whole:
         for each in answer["results"]:
-            print(f"[{each['role']}] {each['session_id']} {each['turn']}\n{text_of(each['message'])}\n")
+            said = f"[{each['role']}] {each['session_id']} {each['turn']}\n{text_of(each['message'])}\n"
+            print(visible(said))
     if not (whole and answer["results"]):
         _print_findings(answer)
     if "next_cursor" in answer:
@@ -169,7 +170,7 @@ def diff(
     )
     for sign, side in (("-", "left"), ("+", "right")):
         if message := answer.get(f"{side}_message"):
-            print(f"{sign} [{message.get('role', '')}] {text_of(message)}")
+            print(visible(f"{sign} [{message.get('role', '')}] {text_of(message)}"))
 
 
 @app.command("left-out")

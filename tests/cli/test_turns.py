@@ -27,6 +27,7 @@ from tests.contracts.nouns import a_session
 
 pytestmark = pytest.mark.slow
 
+HOSTILE = "\x1b[2J\x00\x07\x9b1m \u202e \ud83d\tend"
 ONE, TWO = tuple(range(100, 140)), tuple(range(200, 230))
 
 
@@ -78,6 +79,21 @@ async def test_the_turns_of_a_session_are_listed_and_shown(
     assert shown == "[user]\nOne?\n\n[assistant]\nFirst.\n\n[user]\nTwo?\n\n[assistant]\nSecond.\n\n"
     export = cwm(tmp_path, "turns", "show", "--turn", first, "--format", "anthropic", "--url", url).stdout
     assert [message["role"] for message in json.loads(export)["messages"]] == ["user", "assistant"]
+
+
+async def test_a_terminal_obeys_nothing_of_what_was_said(
+    stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
+) -> None:
+    url, _ = stocked
+    async with recording(sqlite_url, "hostile") as (turns, session):
+        with turns.begin(Principal("default", "ann"), "hostile") as turn:
+            await turn.ask(session, Said([message_of({"role": "user", "content": HOSTILE})]))
+            await turn.record(Answered((1, 7, 8), 1))
+    shown = "\\x1b[2J\\x00\\x07\\x9b1m \\u202e \\ud83d\tend"
+    for words in (("show", "hostile"), ("search", "end", "--whole"), ("search", "end")):
+        run = cwm(tmp_path, "turns", *words, "--url", url, COLUMNS="300")
+        assert shown in run.stdout.replace(" end", "\tend"), (words, run.stdout, run.stderr)
+    assert not set(HOSTILE) & set(run.stdout) - set(" \tend[2J1m")
 
 
 async def test_what_was_said_is_found(stocked: tuple[str, list[str]], tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, Ty
 
 import typer
 
+from cwm.cli.terminal.wording import visible
+
 if TYPE_CHECKING:
     from cwm.settings import Group, Settings
 
@@ -85,6 +87,7 @@ def on_terminal() -> bool:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, none: str = "") -> None:
     """Print columns of text: with rules on a terminal, plainly aligned in a file. Without rows, print ``none``."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     if not rows and none:
         print(none)
     elif on_terminal():
@@ -103,7 +106,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print one name and value per line, with the values aligned."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
-        print(f"{name:<{width}}  {value}".rstrip())
+        print(f"{name:<{width}}  {visible(value)}".rstrip())
 
 
 def load_settings(*, upstreams: bool = True, **flags: Any) -> Settings:
