@@ -32,8 +32,7 @@ def export(file: FileArgument) -> None:
     """
     try:
         _require_regular(file)
-        # The target of a link, so that the link itself stays.
-        target = Path(os.path.realpath(file))
+        target = _target(file)
         descriptor, name = tempfile.mkstemp(prefix=".cwm-", suffix=".part", dir=target.parent)
         part = Path(name)
         try:
@@ -67,6 +66,17 @@ def import_(file: FileArgument) -> None:
     except OSError as error:
         fail("CWM-4002", f"{file} cannot be read: {error.strerror}.")
     print(f"Set {_summary(archived)} from {typer.format_filename(file)}.")
+
+
+def _target(file: Path) -> Path:
+    """The target of a link, so that the link itself stays. One that leads out of its folder may be somebody else's, and is refused."""
+    target, folder = Path(os.path.realpath(file)), Path(os.path.realpath(file.parent))
+    if not target.is_relative_to(folder):
+        name = typer.format_filename(file)
+        fail(
+            "CWM-1003", f"{name} is a link to {target}, outside of its folder: name that file itself.", USAGE
+        )
+    return target
 
 
 def _require_regular(file: Path) -> None:

@@ -11,6 +11,7 @@ from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from cwm.settings import file_writes
 from cwm.stack import proc
 
 _POLL_SECONDS = 0.05
@@ -47,7 +48,7 @@ class Child:
 
         Output is appended to ``log``. Variables that every program needs (``PATH``, ``HOME`` ...) are always passed.
         """
-        with log.open("ab") as output:
+        with file_writes.appended(log) as output:
             process = await asyncio.create_subprocess_exec(
                 *leashed(argv, variables, withheld),
                 stdin=DEVNULL,

@@ -43,7 +43,7 @@ class FileLock:
         return True
 
     def _open_locked(self) -> int | None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, self._kind | fcntl.LOCK_NB)
             if not self._is_at_path(descriptor):

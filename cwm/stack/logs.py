@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+from cwm.settings import file_writes
 from cwm.stack.tool import readable
 
 _LARGEST_BYTES = 64 * 1024 * 1024
@@ -19,9 +20,9 @@ def fresh_log(folder: Path, name: str) -> Path:
     """An empty ``<name>.log``; the previous run's log becomes ``<name>.log.1``."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
-    if log.exists():
+    if os.path.lexists(log):
         log.replace(_previous(log))
-    log.touch()
+    file_writes.write_text(log, "", mode=0o644)
     return log
 
 
@@ -55,6 +56,7 @@ class LogWatch:
 
     def _turn_over(self) -> None:
         # The part has the file open for appending, so copy and empty the file instead of moving it.
+        _previous(self._log).unlink(missing_ok=True)
         shutil.copyfile(self._log, _previous(self._log))
         os.truncate(self._log, 0)
         self._offset = 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cwm.settings import file_writes
 from cwm.stack import proc, shm
 from cwm.stack.child import gone
 from cwm.stack.environment import Report
@@ -159,7 +160,4 @@ async def _stop(part: str, process: Process, report: Report) -> None:
 
 def _write_json(path: Path, document: Any) -> None:
     """Replace ``path`` in one step, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    fresh.replace(path)
+    file_writes.write_text(path, json.dumps(document, indent=1))

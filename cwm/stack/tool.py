@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from cwm.settings import file_writes
 from cwm.stack import proc
 from cwm.stack.child import gone, leashed
 
@@ -54,10 +55,10 @@ async def run_tool(
     last_lines: deque[str] = deque(maxlen=_LAST_LINES)
     try:
         assert process.stdout is not None
-        with log.open("a", encoding="utf-8") as output:
+        with file_writes.appended(log) as output:
             async for raw in process.stdout:
                 line = readable(raw.decode("utf-8", errors="replace"))
-                output.write(line + "\n")
+                output.write(f"{line}\n".encode())
                 last_lines.append(line)
                 on_line(line)
         status = await process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import tomllib
 from collections.abc import AsyncIterator
@@ -109,6 +110,61 @@ async def test_writing_keeps_what_a_file_has_and_shows_what_changes(
     damaged = await connect(tmp_path, name, "--write", "--yes", "--url", url)
     assert "not plain JSON" in refused(damaged, "CWM-1003")
     assert path.read_text() == "// mine\n{}"
+
+
+WRITTEN: dict[str, tuple[str, ...]] = {
+    "claude-code": (".mcp.json", ".claude/settings.local.json", ".claude"),
+    "opencode": ("opencode.json",),
+}
+
+
+@pytest.mark.parametrize(("name", "place"), [(name, place) for name in WRITTEN for place in WRITTEN[name]])
+async def test_a_link_in_a_cloned_folder_leads_nobody_out_of_it(
+    name: str, place: str, url: str, tmp_path: Path
+) -> None:
+    outside, clone = tmp_path / "outside", tmp_path / "clone"
+    for folder in (outside, clone):
+        folder.mkdir()
+    for file in ("victim", "settings.local.json"):
+        (outside / file).write_text('{"precious": true}\n')
+    link = clone / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside if place == ".claude" else outside / "victim")
+    run = await connect(clone, name, "--write", "--yes", "--url", url)
+    assert f"{link} is a link, and CWM follows none" in refused(run, "CWM-1003")
+    assert "precious" not in run.stdout
+    assert {file.read_text() for file in outside.iterdir()} == {'{"precious": true}\n'}
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+async def test_what_is_written_aside_has_a_name_that_no_link_can_wait_under(
+    name: str, url: str, tmp_path: Path
+) -> None:
+    victim, clone = tmp_path / "victim", tmp_path / "clone"
+    victim.write_text("precious\n")
+    clone.mkdir()
+    links = [clone / f"{WRITTEN[name][0]}.cwm-new", clone / f".{WRITTEN[name][0]}.{os.getpid()}"]
+    for link in links:
+        link.symlink_to(victim)
+    run = await connect(clone, name, "--write", "--yes", "--url", url)
+    assert run.returncode == 0, run.stderr
+    assert victim.read_text() == "precious\n"
+    assert all(link.is_symlink() for link in links)
+    assert "cwm" in (clone / WRITTEN[name][0]).read_text()
+
+
+async def test_codex_may_keep_its_file_elsewhere_behind_a_link_of_the_users_own(
+    url: str, tmp_path: Path
+) -> None:
+    home, kept = tmp_path / "codex", tmp_path / "dotfiles.toml"
+    home.mkdir()
+    kept.write_text("# mine\n")
+    (home / "config.toml").symlink_to(kept)
+    run = await connect(tmp_path, "codex", "--write", "--yes", "--url", url, CODEX_HOME=str(home))
+    assert run.returncode == 0, run.stderr
+    assert (home / "config.toml").is_symlink()
+    assert tomllib.loads(kept.read_text())["mcp_servers"]["cwm"] == {"url": f"{url}/mcp"}
 
 
 def configurations(folder: Path) -> set[Path]:

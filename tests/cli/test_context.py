@@ -122,6 +122,17 @@ def test_an_archive_goes_where_a_link_leads_and_touches_nothing_else(saved: Path
     assert {path.name for path in folder.iterdir()} == {*before, longest}
 
 
+def test_a_link_out_of_its_folder_is_no_place_for_an_archive(saved: Path, tmp_path: Path) -> None:
+    folder, victim = saved.parent / "clone", saved.parent / "victim"
+    folder.mkdir()
+    victim.write_text("precious")
+    (folder / "backup").symlink_to("../victim")
+    message = refused(cwm(saved.parent, "context", "export", "clone/backup"), "CWM-1003", 2)
+    assert "clone/backup is a link to" in message
+    assert "outside of its folder" in message
+    assert victim.read_text() == "precious"
+
+
 def test_the_archive_is_lines_of_json_with_bytes_between(saved: Path) -> None:
     with saved.open("rb") as file:
         kinds = []

@@ -102,3 +102,12 @@ async def test_whoever_waits_for_a_lock_is_told_once_and_gets_it(tmp_path: Path)
     await asyncio.wait_for(task, 10)
 
     assert told == [str(os.getpid()), "mine"]
+
+
+def test_a_lock_is_no_way_to_another_file(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "lock"
+    victim.write_text("precious")
+    path.symlink_to(victim)
+    with pytest.raises(StackError, match="symbolic links"):
+        FileLock(path).take()
+    assert victim.read_text() == "precious"

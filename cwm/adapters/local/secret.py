@@ -48,9 +48,10 @@ def audit_keys(settings: Isolation, *older: bytes, make: bool = True) -> ChainKe
 def _create(path: Path) -> None:
     """Write a temporary file and link it into place: if two gateways start at once, both use the first one's key."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.touch(mode=0o600)
-    aside.write_text(secrets.token_hex(_BYTES) + "\n")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(f"{secrets.token_hex(_BYTES)}\n")
     with contextlib.suppress(FileExistsError):
         os.link(aside, path)
     aside.unlink()

@@ -6,13 +6,15 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from cwm.cli.connect import clients
 from cwm.cli.connect.clients import Access
+from cwm.settings import file_writes
 
 
 class NotMergeableError(Exception):
@@ -21,11 +23,12 @@ class NotMergeableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a file is to contain; ``before`` is empty for a new one."""
+    """What a file in ``folder`` or below it is to contain; ``before`` is empty for a new one."""
 
     path: Path
     before: str
     after: str
+    folder: Path
 
     def difference(self) -> str:
         lines = difflib.unified_diff(
@@ -37,14 +40,9 @@ class Change:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
     def write(self) -> None:
-        """Replace the file whole, with the permissions that it has. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        target = self.path.resolve()
-        new = target.with_name(f"{target.name}.cwm-new")
-        new.write_text(self.after, encoding="utf-8")
-        if target.exists():
-            new.chmod(target.stat().st_mode & 0o7777)
-        new.replace(target)
+        """Replace the file whole, with the permissions that it has. Raises NotMergeableError for a link, OSError."""
+        with _without_links():
+            file_writes.write_text(self.path, self.after, self.folder)
 
 
 def changes(name: str, access: Access, *, llm: bool, mcp: bool, folder: Path) -> list[Change]:
@@ -55,20 +53,22 @@ def changes(name: str, access: Access, *, llm: bool, mcp: bool, folder: Path) ->
 def _claude(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]:
     files = []
     if llm:
-        files.append(_merged(folder / ".claude" / "settings.local.json", clients.claude_settings(access)))
+        settings = clients.claude_settings(access)
+        files.append(_merged(folder / ".claude" / "settings.local.json", settings, folder))
     if mcp:
-        files.append(_merged(folder / ".mcp.json", clients.claude_servers(access)))
+        files.append(_merged(folder / ".mcp.json", clients.claude_servers(access), folder))
     return files
 
 
 def _opencode(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]:
     own = (clients.opencode_llm(access) if llm else {}) | (clients.opencode_servers(access) if mcp else {})
-    return [_merged(folder / "opencode.json", own)]
+    return [_merged(folder / "opencode.json", own, folder)]
 
 
 def _codex(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]:  # noqa: ARG001
-    path = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml"
-    before = _text(path)
+    # The user's own folder, where a link leads to what the user keeps elsewhere.
+    path = (Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml").resolve()
+    before = _text(path, path.parent)
     top, table = clients.codex_llm(access) if llm else ("", "")
     tables = [table, clients.codex_servers(access) if mcp else ""]
     try:
@@ -80,7 +80,7 @@ def _codex(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]: 
     missing_top = "".join(line for line in top.splitlines(True) if line.split(" = ")[0] not in now)
     missing_tables = [each for each in tables if each and not _has(now, tomllib.loads(each))]
     parts = [missing_top + before.lstrip("\n") if missing_top else before, *missing_tables]
-    return [Change(path, before, "\n".join(part.rstrip("\n") + "\n" for part in parts if part))]
+    return [Change(path, before, "\n".join(part.rstrip("\n") + "\n" for part in parts if part), path.parent)]
 
 
 _WRITERS: Final[Mapping[str, Callable[[Access, bool, bool, Path], list[Change]]]] = {
@@ -91,8 +91,8 @@ _WRITERS: Final[Mapping[str, Callable[[Access, bool, bool, Path], list[Change]]]
 WRITABLE: Final = frozenset(_WRITERS)
 
 
-def _merged(path: Path, own: Mapping[str, Any]) -> Change:
-    before = _text(path)
+def _merged(path: Path, own: Mapping[str, Any], folder: Path) -> Change:
+    before = _text(path, folder)
     try:
         now = json.loads(before) if before.strip() else {}
     except ValueError as damaged:
@@ -100,7 +100,7 @@ def _merged(path: Path, own: Mapping[str, Any]) -> Change:
     if not isinstance(now, dict):
         raise NotMergeableError(f"{path} holds no JSON object. Add the lines by hand.")
     after = before if _has(now, own) else json.dumps(_with(now, own), indent=2, ensure_ascii=False) + "\n"
-    return Change(path, before, after)
+    return Change(path, before, after, folder)
 
 
 def _with(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,10 +133,22 @@ def _require_no_other(path: Path, now: Mapping[str, Any], additions: Mapping[str
             raise NotMergeableError(f"{path} has '{where} = {now[name]!r}' already. Change it by hand.")
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, folder: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with _without_links():
+            return file_writes.read_text(path, folder)
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError:
         raise NotMergeableError(f"{path} is not UTF-8 text. Add the lines by hand.") from None
+
+
+@contextmanager
+def _without_links() -> Iterator[None]:
+    try:
+        yield
+    except file_writes.LinkError as link:
+        raise NotMergeableError(
+            f"{link.filename} is a link, and CWM follows none in a folder that others may have made. "
+            "Put a file or folder of your own in its place, or add the lines by hand."
+        ) from None
