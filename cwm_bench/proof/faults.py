@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 
 from cwm_bench.harness.damage import Copies, Forger
+from cwm_bench.proof.parts import Layout
 
 
 class Planted(StrEnum):
@@ -34,12 +35,20 @@ class Case:
         return round(self.share * (chunks - 1))
 
 
-def deal(count: int, random: Random) -> list[Case]:
-    """Cases of every kind in turn; the first chunk, the last one and any one between are as frequent as each other."""
+def deal(count: int, layout: Layout, random: Random) -> list[Case]:
+    """Cases of every kind in turn; the first chunk, the last one and any one between are as frequent as each other.
+
+    Behind a few windows KV does not depend on the beginning of a text, so that there only the first chunk can be stale.
+    """
     kinds = list(Planted)
-    return [
+    cases = [
         Case(kinds[number % len(kinds)], random.choice((0.0, 1.0, random.random())))
         for number in range(count)
+    ]
+    is_short_sighted = layout is Layout.WINDOWS
+    return [
+        replace(each, share=0.0) if is_short_sighted and each.planted is Planted.STALE else each
+        for each in cases
     ]
 
 

@@ -139,7 +139,7 @@ class Cells:
         lengths = self.random.choices(list(_LENGTHS), list(_LENGTHS.values()), k=scope.cases)
         for length in {*lengths, *list(_LENGTHS)[:2]} - self.windows.keys():
             self.windows[length] = await self._frozen(self._text(length))
-        cases = faults.deal(scope.cases, self.random)
+        cases = faults.deal(scope.cases, self.layout, self.random)
         thaws: list[Thawed] = []
         for number, (length, case) in enumerate(zip(lengths, cases, strict=True), 1):
             window = self.windows[length]
