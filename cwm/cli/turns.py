@@ -125,8 +125,8 @@ def search(
     end_with_json(answer, as_json=as_json)
     if whole:
         for each in answer["results"]:
-            said = f"[{each['role']}] {each['session_id']} {each['turn']}\n{text_of(each['message'])}\n"
-            print(visible(said))
+            text = f"[{each['role']}] {each['session_id']} {each['turn']}\n{text_of(each['message'])}\n"
+            print(visible(text))
     if not (whole and answer["results"]):
         _print_findings(answer)
     if "next_cursor" in answer:

@@ -205,10 +205,10 @@ def left_out(facts: Iterable[Fact], messages: Iterable[Mapping[str, Any]]) -> li
         elif fact.kind is not FactKind.NUMBER or _plain(fact.kind, fact.text) not in numbers:
             exact.append((position, fact))
     for pattern, names in ((_BY_PATHS, True), (_BY_WORDS, False)):
-        looked_for = [each for each in exact if (each[1].kind is FactKind.NAME) is names]
-        sequences = [[*_cut(pattern, _plain(fact.kind, fact.text))] for _, fact in looked_for]
-        found = WordSequences(sequences).found_in(_cut(pattern, whole)) if sequences else []
-        missing.update(each for each, is_there in zip(looked_for, found, strict=True) if not is_there)
+        candidates = [each for each in exact if (each[1].kind is FactKind.NAME) is names]
+        sequences = [[*_cut(pattern, _plain(fact.kind, fact.text))] for _, fact in candidates]
+        presences = WordSequences(sequences).found_in(_cut(pattern, whole)) if sequences else []
+        missing.update(each for each, is_there in zip(candidates, presences, strict=True) if not is_there)
     return [missing[position] for position in sorted(missing)]
 
 

@@ -52,6 +52,8 @@ class EngineDirectory(EngineRoster):
     _known: dict[tuple[str, str], EngineIdentity] = field(default_factory=dict, init=False)
     """By the names of engine and model; under an empty name those that a caller gets who names none."""
     _held_again: float = field(default=0.0, init=False)
+    _noisy: dict[str, bool] = field(default_factory=dict, init=False)
+    """By engine keys."""
     _mute: set[tuple[str, str]] = field(default_factory=set, init=False)
     """Models that do not generate, by the names of engine and model."""
     _locks: defaultdict[str, asyncio.Lock] = field(
@@ -277,8 +279,9 @@ class EngineDirectory(EngineRoster):
         return identity
 
     async def _is_too_noisy(self, identity: EngineIdentity) -> bool:
-        """By what all gateways have measured; without the records an engine counts as quiet, as a new one does."""
+        """By what all gateways have measured. While the records cannot be read, what was last read of the engine counts."""
+        key = engine_key(identity)
         if self.noise is not None:
             with suppress(CwmError):
-                return (await self.noise.noise(engine_key(identity))).is_too_large
-        return False
+                self._noisy[key] = (await self.noise.noise(key)).is_too_large
+        return self._noisy.get(key, False)

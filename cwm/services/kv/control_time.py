@@ -80,10 +80,10 @@ class ControlTime:
         if over > 0:
             engine.alarm = asyncio.get_running_loop().call_later(over / self.share, self._admit, engine)
             return
-        chosen = min(engine.waiting, key=lambda each: engine.latest.count(each.tenant))
-        engine.waiting.remove(chosen)
+        candidate = min(engine.waiting, key=lambda each: engine.latest.count(each.tenant))
+        engine.waiting.remove(candidate)
         engine.is_busy = True
-        chosen.admitted.set()
+        candidate.admitted.set()
 
     def _spend(self, engine: _Engine, tenant: str, seconds: float) -> None:
         engine.spent = self._spent(engine) + seconds

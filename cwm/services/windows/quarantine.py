@@ -30,7 +30,7 @@ from cwm.services.sessions.salt_scopes import SaltScopes
 StoreAgain = Callable[[Window, Intent, TokenIds, int], None]
 
 _MOST_NAMES: Final = 20
-_MOST_OWED: Final = 64
+_MOST_DEBTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Quarantine:
     release: Release
     store_again: StoreAgain
     _condemning: BackgroundTasks = field(default_factory=BackgroundTasks)
-    _owed: defaultdict[str, list[tuple[Window, Prefix, int]]] = field(
+    _debts: defaultdict[str, list[tuple[Window, Prefix, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     """What engines that were away are to drop behind so many tokens, by their names."""
@@ -136,9 +136,9 @@ class Quarantine:
             try:
                 dropped = await self._drop(name, prefix, sound_tokens)
             except EngineConnectionError:
-                dropped = len(self._owed[name]) < _MOST_OWED
+                dropped = len(self._debts[name]) < _MOST_DEBTS
                 if dropped:
-                    self._owed[name].append((window, prefix, sound_tokens))
+                    self._debts[name].append((window, prefix, sound_tokens))
             if not dropped:
                 return False
         return True
@@ -168,14 +168,14 @@ class Quarantine:
 
     async def drop_owed(self) -> None:
         """Have engines that are back drop what they were to drop while they were away."""
-        for name, owed in list(self._owed.items()):
+        for name, debts in list(self._debts.items()):
             with suppress(CwmError):
-                while owed and name in self.directory.names(owed[0][0].tenant):
-                    window, prefix, sound_tokens = owed[0]
+                while debts and name in self.directory.names(debts[0][0].tenant):
+                    window, prefix, sound_tokens = debts[0]
                     if not await self._drop(name, prefix, sound_tokens):
                         await self.scopes.retire(window.tenant, window.salt_scope)
                         self.journal.meter.event("scope_retired")
-                    owed.pop(0)
+                    debts.pop(0)
 
     async def _pending_again(
         self, window: Window, prefix: Prefix, unused: tuple[str, ...], *, retire: bool

@@ -9,11 +9,19 @@ import pytest
 
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.engine_rules import EngineRules
-from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.domain.errors import (
+    EngineConnectionError,
+    EngineResponseError,
+    InvalidParameterError,
+    StorageReadError,
+)
+from cwm.domain.look import Distance
 from cwm.domain.model_aliases import ModelAliases
+from cwm.domain.noise import CANNOT_BE_JUDGED, Noise
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
+from cwm.ports.noise import NoiseRecords
 from cwm.services.engines.directory import EngineDirectory
 
 FACTS = KvTierFacts("0.5.6", 32, "blake3", (AttachedModel("/m", 1, 32),), ("valkey",), ("node0",))
@@ -83,6 +91,29 @@ async def salt_of(engine: OneEngine, weights_digest: str = "") -> str:
     """Of one scope, by a gateway that has just started."""
     known = directory(engine, SlowStarter(is_there=True), weights_digest)
     return known.salt("acme", "s1", await known.identity("m"))
+
+
+@dataclass
+class LoudRecords:
+    """Looks at the same KV differed by 1.2 nats on every engine; ``away``: a database that does not answer."""
+
+    away: bool = False
+
+    async def noise(self, _engine: str) -> Noise:
+        if self.away:
+            raise StorageReadError("The database does not answer.")
+        return Noise().plus([Distance(16, 8, 1.2, 0.3)] * 64, 1.2)
+
+
+async def test_an_engine_that_is_too_noisy_stays_so_while_the_records_cannot_be_read() -> None:
+    records = LoudRecords()
+    known = directory(OneEngine(weights="w-1"), SlowStarter(is_there=True))
+    known.noise = cast("NoiseRecords", records)
+    assert (await known.identity("m")).no_reuse == CANNOT_BE_JUDGED
+    records.away = True
+    known.forget()
+    identity = await known.identity("m")
+    assert (identity.no_reuse, identity.stored_chunk) == (CANNOT_BE_JUDGED, None)
 
 
 async def test_an_engine_whose_lmcache_is_not_there_yet_is_not_remembered_as_one_without() -> None:
