@@ -21,7 +21,7 @@ NUMBERS: Final = numbered(PLACES, range(7))
 SURE: Final = NUMBERS[len(PLACES) - 1 :]
 """The last place and the probes behind it."""
 RIGHT: Final = Look(NUMBERS, tuple({token: -0.5 * token for token in range(CANDIDATES)} for _ in NUMBERS))
-FLOAT32: Final = NoiseLimits(0.001, 0.0, EXACT_NATS)
+FLOAT32: Final = NoiseLimits(EXACT_NATS, 0.0, EXACT_NATS)
 LAST: Final = PLACES[-1]
 
 
@@ -127,6 +127,13 @@ def test_damage_is_a_mismatch_where_it_begins_also_behind_the_last_chunk_alone(
     assert evidence.verification is Verification.MISMATCH
     assert evidence.compared_with == "canary_and_control"
     assert evidence.distance.share == 1
+
+
+def test_kv_behind_another_beginning_is_a_mismatch_without_noise_though_it_moves_little() -> None:
+    """What 4,000 tokens behind a stale chunk expected in float32."""
+    stale = moved(RIGHT, dict.fromkeys(NUMBERS, 0.0005))
+    assert compare(canary(), [stale], FLOAT32).verification is Verification.UNDECIDED
+    assert judged(stale, RIGHT, limits=FLOAT32, noisy=False).verification is Verification.MISMATCH
 
 
 def test_damage_that_moves_every_place_by_less_than_noise_moves_one_is_a_mismatch() -> None:
