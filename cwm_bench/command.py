@@ -102,12 +102,26 @@ def bench_faults(
         typer.Option(min=0, help="Repeats the cases of the run that printed this seed; default: a new one."),
     ] = None,
     model: Annotated[str, typer.Option(help="smollm2-135m, tiny, or a folder with weights.")] = "tiny",
+    hostile: Annotated[
+        bool,
+        typer.Option(
+            "--hostile",
+            help="Instead: the request of each route and tool that costs most, by one tenant, beside another's turns. No engine.",
+        ),
+    ] = False,
+    only: Annotated[
+        str, typer.Option(help="With --hostile: routes and tools with this in their name.", metavar="TEXT")
+    ] = "",
     json_file: _JsonFile = None,
 ) -> None:
     """Damage stored chunks in Redis and on disk, thaw, and report what detected each fault, and where.
 
-    Exit code 1 when a thawed session continued differently from the uninterrupted one.
+    Exit code 1 when a thawed session continued differently from the uninterrupted one; with --hostile when something of
+    the other tenant was lost.
     """
+    if hostile:
+        _hostile(only, json_file)
+        return
     settings = load_settings(model=model)
 
     from cwm_bench.faults.run import run
@@ -115,6 +129,17 @@ def bench_faults(
     report = run_to_end(lambda _: run(settings, _progress, cases, seed))
     _publish(report, json_file)
     if report.summary["wrong_served"]:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def _hostile(only: str, json_file: Path | None) -> None:
+    home = _home()
+
+    from cwm_bench.hostile.run import HostileRun, run
+
+    report = run_to_end(lambda _: run(_progress, HostileRun(only=only), home))
+    _publish(report, json_file)
+    if report.summary["lost"]:
         raise typer.Exit(FOUND_FAULTS)
 
 

@@ -1,0 +1,1 @@
+"""What the cheapest bad request of one tenant costs another: ``cwm bench faults --hostile``."""
