@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
+from cwm.domain.json_bounds import MOST_VALUES
 from cwm.domain.limits import NONE, LimitRules, Rate, parse_rates
 from cwm.settings.fields import Bytes, Count, Group, Seconds
 from cwm.settings.origins import Names, Origins, split
@@ -33,6 +34,12 @@ class Http(Group):
     )
     max_body_bytes: Bytes = Field(
         8 * 1024 * 1024, ge=1024, description="Largest request body accepted, in bytes."
+    )
+    max_body_values: Count = Field(
+        MOST_VALUES,
+        ge=1000,
+        description="Most values in the JSON of a request body above 64 KiB: each number or text of a list counts as one, each list, object and "
+        "named field as eight.",
     )
     drain_seconds: Seconds = Field(
         30.0, ge=0, description="How long a stopping gateway waits for running streams to finish."
@@ -129,6 +136,17 @@ class Limits(Group):
     )
     token_budget_tenant: str = Field(
         NONE, description="Token budget for turns of all users of one tenant together."
+    )
+    body_memory_bytes: Bytes = Field(
+        128 * 1024 * 1024,
+        ge=1024,
+        description="Most bytes of request bodies that one gateway holds at once, those that still arrive included.",
+    )
+    body_memory_principal_bytes: Bytes | None = Field(
+        None,
+        ge=1024,
+        description="The same limit for one user. Unset: a quarter of CWM_BODY_MEMORY_BYTES with authentication, else all of it. At least one "
+        "body of CWM_MAX_BODY_BYTES always fits.",
     )
     max_header_bytes: Bytes = Field(
         64 * 1024, ge=1024, description="Largest request head accepted (first line and headers), in bytes."

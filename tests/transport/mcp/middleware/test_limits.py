@@ -72,7 +72,7 @@ async def test_lists_of_a_user_have_a_limit_of_their_own(tmp_path: Path, era: st
             await agent.client.list_resource_templates()
             await agent.client.list_prompts()
             with pytest.raises(
-                MCPError, match="4/minute lists and subscriptions for each principal"
+                MCPError, match="4/minute reads, lists and subscriptions for each principal"
             ) as refused:
                 await agent.client.list_tools()
             told = refused.value.error.data
