@@ -219,7 +219,8 @@ class PassThrough:
     ) -> EngineAnswer:
         """Run the exchange in a task that the client cannot cancel; ``scope`` closes with the turn."""
 
-        async def settle(head: Head, answer: TurnAnswer) -> None:
+        # Not bound to the exchange that calls it: together they would keep a large request until garbage is collected.
+        async def settle(exchange: Exchange, head: Head, answer: TurnAnswer) -> None:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx2
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
+from cwm.adapters.vllm.turns.body import RequestBody
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.principal import Principal
@@ -133,6 +135,24 @@ async def test_a_turn_of_several_answers_has_its_places_until_the_engine_has_fin
         await limits.settle()
         assert await limits.running.count(place) == 0
         await eventually(lambda: limits.bodies.total == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s"}])
+async def test_what_a_turn_was_made_of_is_freed_with_it_and_not_by_the_collector(
+    opened: Opened, headers: dict[str, str], *, stream: bool
+) -> None:
+    async with opened(LimitRules()) as cwm:
+        gc.collect()
+        gc.disable()
+        try:
+            answer = await cwm.client.post(CHAT, json={**ASK, "stream": stream}, headers=headers)
+            assert answer.status_code == 200
+            await cwm.pass_through.drain(20)
+            await eventually(lambda: cwm.pass_through.limits.bodies.total == 0)
+            assert not [each for each in gc.get_objects() if isinstance(each, RequestBody)]
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s"}])
