@@ -16,8 +16,8 @@ from cwm.background import BackgroundTasks
 from cwm.domain.errors import CwmError
 
 _IN_THREAD_BYTES: Final = 64 * 1024
-# A number or a list takes about as long to walk as so much text.
-_VALUE_BYTES: Final = 16
+_CHAR_BYTES: Final = 4
+_NODE_BYTES: Final = 64
 
 T = TypeVar("T")
 
@@ -28,22 +28,23 @@ async def aside(size: int, work: Callable[[], T]) -> T:
 
 
 async def aside_of(value: Any, work: Callable[[], T]) -> T:
-    """The same on ``value``, which is as JSON has it. A character counts as four bytes: patterns are slow readers."""
+    """The same on ``value``, which is as JSON has it. A character of its texts counts as four bytes: patterns are slow readers."""
     return await aside(_size(value), work)
 
 
 def _size(value: Any) -> int:
-    """The size of a value; of one that is large enough for a thread, no more than that it is."""
-    size, unseen = 0, [value]
-    while unseen and size <= _IN_THREAD_BYTES:
-        each = unseen.pop()
-        size += _VALUE_BYTES
+    """Counts on until it is certain that the value is large."""
+    size, unread = 0, [value]
+    while unread and size <= _IN_THREAD_BYTES:
+        each = unread.pop()
         if isinstance(each, str):
-            size += 4 * len(each)
+            size += _CHAR_BYTES * len(each)
         elif isinstance(each, Mapping):
-            unseen.extend(each.values())
+            size += _NODE_BYTES * len(each)
+            unread += each.values()
         elif isinstance(each, list | tuple):
-            unseen.extend(each)
+            size += _NODE_BYTES * len(each)
+            unread += each
     return size
 
 

@@ -137,6 +137,15 @@ class Limits(Group):
     token_budget_tenant: str = Field(
         NONE, description="Token budget for turns of all users of one tenant together."
     )
+    max_header_bytes: Bytes = Field(
+        64 * 1024, ge=1024, description="Largest request head accepted (first line and headers), in bytes."
+    )
+    header_timeout_seconds: Seconds = Field(
+        10.0, gt=0, description="Longest time a client may take to send a request head once it has started."
+    )
+    body_timeout_seconds: Seconds = Field(
+        60.0, gt=0, description="Longest time a client may take to send a request body."
+    )
     body_memory_bytes: Bytes = Field(
         128 * 1024 * 1024,
         ge=1024,
@@ -147,15 +156,6 @@ class Limits(Group):
         ge=1024,
         description="The same limit for one user. Unset: a quarter of CWM_BODY_MEMORY_BYTES with authentication, else all of it. At least one "
         "body of CWM_MAX_BODY_BYTES always fits.",
-    )
-    max_header_bytes: Bytes = Field(
-        64 * 1024, ge=1024, description="Largest request head accepted (first line and headers), in bytes."
-    )
-    header_timeout_seconds: Seconds = Field(
-        10.0, gt=0, description="Longest time a client may take to send a request head once it has started."
-    )
-    body_timeout_seconds: Seconds = Field(
-        60.0, gt=0, description="Longest time a client may take to send a request body."
     )
 
     @field_validator("rate_limit_session", "rate_limit_principal", "rate_limit_lists")

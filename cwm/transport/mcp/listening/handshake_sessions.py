@@ -36,6 +36,8 @@ from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
 _SESSION_HEADER: Final = "mcp-session-id"
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _MAX_INITIALIZE_BYTES: Final = 64 * 1024
+# The SDK parses and checks a message on the event loop, in several rounds.
+_PART_OF_VALUES: Final = 4
 _STATUS: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.INVALID: 400,
     ErrorKind.FORBIDDEN: 403,
@@ -94,7 +96,7 @@ class SessionLayer:
         if (length := declared_length(scope)) is not None and length <= UNSCANNED_BYTES:
             return receive
         scope[HELD] = work.enter_context(held_by_its_work(await self.limits.admit_list(principal)))
-        return _replayed(await body_of(scope, receive), receive)
+        return _replayed(await body_of(scope, receive, _PART_OF_VALUES), receive)
 
     async def _serve(
         self, principal: Principal, headers: Headers, scope: Scope, receive: Receive, send: Send
