@@ -106,7 +106,7 @@ class Limits(Group):
     rate_limit_tenant: str = Field(NONE, description="Rate limit per tenant, over all users.")
     rate_limit_lists: str = Field(
         AUTO,
-        description="Rate limit per user on lists (tools/list and the like) and subscriptions. auto means 600/minute, or none "
+        description="Rate limit per user on reads under /v1 and of the console, lists (tools/list and the like) and subscriptions. auto means 600/minute, or none "
         "for a gateway without authentication, which cannot tell users apart.",
     )
     rate_limit_on_failure: Literal["allow", "refuse"] = Field(
@@ -115,7 +115,7 @@ class Limits(Group):
     concurrent_principal: Count | None = Field(
         None,
         ge=0,
-        description="Maximum number of tool calls, reads and turns of one user at once; 0 for no limit. Unset: 16 with "
+        description="Maximum number of requests of one user at once: tool calls, turns, reads, lists and pages of the console; 0 for no limit. Unset: 16 with "
         "authentication, else no limit.",
     )
     concurrent_tenant: Count | None = Field(
