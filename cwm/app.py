@@ -54,7 +54,7 @@ def create_app(settings: Settings) -> FastAPI:
 def assemble(settings: Settings, parts: Parts) -> FastAPI:
     """Add the faces and the middleware to the parts."""
     face = _face(settings, parts, parts.base.access.identity)
-    mcp = mcp_app(face)
+    mcp = mcp_app(face, parts.base.limits)
     drain = Drain(settings.http.drain_seconds, SystemClock())
 
     def end_streams() -> None:
@@ -80,11 +80,16 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, end_streams
     app.add_middleware(Shortcut, path=MCP_PATH, to=mcp)
-    app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
+    app.add_middleware(
+        BodyLimit,
+        limits=parts.base.limits,
+        max_bytes=settings.http.max_body_bytes,
+        most_values=settings.http.max_body_values,
+    )
     app.router.routes.extend(health_routes(parts.services.inspect, parts.base.meter))
     app.router.routes.extend(description_routes(__version__))
-    app.router.routes.extend(upkeep_routes(parts.upkeep.reconcile))
-    app.router.routes.extend(console_routes(settings, parts.services, parts.base.access))
+    app.router.routes.extend(upkeep_routes(parts.upkeep.reconcile, parts.base.limits))
+    app.router.routes.extend(console_routes(settings, parts.services, parts.base.access, parts.base.limits))
     app.router.routes.extend(openai_routes(parts.engine_side.pass_through, parts.base.access.identity))
     add_gate(app, settings, parts.base.access)
     guard(app, settings, parts.base.access)

@@ -19,6 +19,9 @@ class ResponseRecords(Protocol):
     async def response(self, tenant: str, owner: str, response_id: str) -> StoredResponse | None:
         """The response; None for a hidden one."""
 
+    async def is_found(self, tenant: str, owner: str, response_id: str) -> bool:
+        """Whether there is such a response that is not hidden. Reads nothing of it."""
+
     async def line(self, tenant: str, owner: str, response_id: str) -> list[StoredResponse]:
         """The response and those that it goes on from, hidden ones too, the first first.
 

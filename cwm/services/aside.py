@@ -15,27 +15,37 @@ from typing import Any, Final, TypeVar
 from cwm.background import BackgroundTasks
 from cwm.domain.errors import CwmError
 
-_IN_THREAD_BYTES: Final = 256 * 1024
+_IN_THREAD_BYTES: Final = 64 * 1024
+_CHAR_BYTES: Final = 4
+_NODE_BYTES: Final = 64
 
 T = TypeVar("T")
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
-    """Run ``work`` on ``size`` bytes: in a thread above 256 KiB, else at once."""
+    """Run ``work`` on ``size`` bytes: in a thread above 64 KiB, else at once."""
     return work() if size <= _IN_THREAD_BYTES else await asyncio.to_thread(work)
 
 
 async def aside_of(value: Any, work: Callable[[], T]) -> T:
-    """The same on the texts in ``value``, which is as JSON has it. A character counts as four bytes: patterns are slow readers."""
+    """The same on ``value``, which is as JSON has it. A character of its texts counts as four bytes: patterns are slow readers."""
     return await aside(_size(value), work)
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, str):
-        return 4 * len(value)
-    if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, list | tuple) else 0
+    """Counts on until it is certain that the value is large."""
+    size, unread = 0, [value]
+    while unread and size <= _IN_THREAD_BYTES:
+        each = unread.pop()
+        if isinstance(each, str):
+            size += _CHAR_BYTES * len(each)
+        elif isinstance(each, Mapping):
+            size += _NODE_BYTES * len(each)
+            unread += each.values()
+        elif isinstance(each, list | tuple):
+            size += _NODE_BYTES * len(each)
+            unread += each
+    return size
 
 
 _unfinished: Final = BackgroundTasks()
@@ -49,8 +59,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 async def outlasting(task: asyncio.Task[T]) -> T:
     """Return the task's result. The task continues if the caller is cancelled."""
-    if (hold := _hold.get()) is not None:
-        hold.until(task)
+    held_until(task)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -65,26 +74,53 @@ def _read(task: asyncio.Task[Any]) -> None:
         _log.error("work failed after its caller had left", exc_info=error)
 
 
+def held_until(task: asyncio.Task[Any]) -> None:
+    """Let what the running request holds be held until ``task`` has ended, too."""
+    if (hold := _hold.get()) is not None:
+        hold.until(task)
+
+
 @contextmanager
-def held_by_its_work(release: Callable[[], None]) -> Iterator[None]:
-    """Call ``release`` after the body and all work that outlasts it. It may be called more than once."""
-    hold = _Hold(release)
+def held_by_its_work(release: Callable[[], None]) -> Iterator[Hold]:
+    """Call ``release`` after the body and all work that outlasts it; it may be called more than once.
+
+    What is held around the body is held as long.
+    """
+    hold = Hold(release, _hold.get())
     token = _hold.set(hold)
     try:
-        yield
+        yield hold
     finally:
         _hold.reset(token)
         hold.let_go()
 
 
-class _Hold:
-    def __init__(self, release: Callable[[], None]) -> None:
+class Hold:
+    """Releases what a request holds when the last of its holders has let go."""
+
+    def __init__(self, release: Callable[[], None], outer: Hold | None = None) -> None:
         self._release = release
+        self._outer = outer
         self._holders = 1
+
+    def shared(self) -> Callable[[], None]:
+        """Hold it once more; returns what lets go."""
+        self._holders += 1
+        has_let_go = False
+
+        def let_go() -> None:
+            nonlocal has_let_go
+            if not has_let_go:
+                has_let_go = True
+                self.let_go()
+
+        return let_go
 
     def until(self, task: asyncio.Task[Any]) -> None:
         self._holders += 1
         task.add_done_callback(lambda _: self.let_go())
+        if self._outer is not None:
+            self._outer.until(task)
 
     def let_go(self) -> None:
         self._holders -= 1
@@ -92,4 +128,4 @@ class _Hold:
             self._release()
 
 
-_hold: Final[ContextVar[_Hold | None]] = ContextVar("held", default=None)
+_hold: Final[ContextVar[Hold | None]] = ContextVar("held", default=None)

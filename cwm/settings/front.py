@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
+from cwm.domain.json_bounds import MOST_VALUES
 from cwm.domain.limits import NONE, LimitRules, Rate, parse_rates
 from cwm.settings.fields import Bytes, Count, Group, Seconds
 from cwm.settings.origins import Names, Origins, split
@@ -33,6 +34,12 @@ class Http(Group):
     )
     max_body_bytes: Bytes = Field(
         8 * 1024 * 1024, ge=1024, description="Largest request body accepted, in bytes."
+    )
+    max_body_values: Count = Field(
+        MOST_VALUES,
+        ge=1000,
+        description="Most values in the JSON of a request body above 64 KiB: each number or text of a list counts as one, each list, object and "
+        "named field as eight.",
     )
     drain_seconds: Seconds = Field(
         30.0, ge=0, description="How long a stopping gateway waits for running streams to finish."
@@ -99,7 +106,7 @@ class Limits(Group):
     rate_limit_tenant: str = Field(NONE, description="Rate limit per tenant, over all users.")
     rate_limit_lists: str = Field(
         AUTO,
-        description="Rate limit per user on lists (tools/list and the like) and subscriptions. auto means 600/minute, or none "
+        description="Rate limit per user on reads under /v1 and of the console, lists (tools/list and the like) and subscriptions. auto means 600/minute, or none "
         "for a gateway without authentication, which cannot tell users apart.",
     )
     rate_limit_on_failure: Literal["allow", "refuse"] = Field(
@@ -108,7 +115,7 @@ class Limits(Group):
     concurrent_principal: Count | None = Field(
         None,
         ge=0,
-        description="Maximum number of tool calls, reads and turns of one user at once; 0 for no limit. Unset: 16 with "
+        description="Maximum number of requests of one user at once: tool calls, turns, reads, lists and pages of the console; 0 for no limit. Unset: 16 with "
         "authentication, else no limit.",
     )
     concurrent_tenant: Count | None = Field(
@@ -138,6 +145,17 @@ class Limits(Group):
     )
     body_timeout_seconds: Seconds = Field(
         60.0, gt=0, description="Longest time a client may take to send a request body."
+    )
+    body_memory_bytes: Bytes = Field(
+        128 * 1024 * 1024,
+        ge=1024,
+        description="Most bytes of request bodies that one gateway holds at once, those that still arrive included.",
+    )
+    body_memory_principal_bytes: Bytes | None = Field(
+        None,
+        ge=1024,
+        description="The same limit for one user. Unset: a quarter of CWM_BODY_MEMORY_BYTES with authentication, else all of it. At least one "
+        "body of CWM_MAX_BODY_BYTES always fits.",
     )
 
     @field_validator("rate_limit_session", "rate_limit_principal", "rate_limit_lists")

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.secret import signing_secrets
+from cwm.services.access.limits import Limits
 from cwm.services.catalogue import Services
 from cwm.settings import Settings
 from cwm.transport.console.access.entrance import Entrance
@@ -24,12 +25,16 @@ _OFF: Final = "The console is turned off: CWM_CONSOLE is false."
 _NO_SIGN_IN: Final = "The console is not served: people could not sign in to it. Set CWM_CONSOLE_CLIENT_ID, or accept API keys."
 
 
-def console_routes(settings: Settings, services: Services, access: Access) -> list[Route]:
+def console_routes(settings: Settings, services: Services, access: Access, limits: Limits) -> list[Route]:
     is_served = settings.serves_console()
     if not is_served:
         return [doorstep(to_console=False), *absent(_NO_SIGN_IN if settings.http.console else _OFF)]
-    ways = _entrance(settings, services, access).routes() if settings.auth.required else []
-    return [doorstep(to_console=True), *ways, *routes(services, TraceLinks(settings.tracing.trace_url))]
+    ways = _entrance(settings, services, access, limits).routes() if settings.auth.required else []
+    return [
+        doorstep(to_console=True),
+        *ways,
+        *routes(services, limits, TraceLinks(settings.tracing.trace_url)),
+    ]
 
 
 def add_gate(app: Starlette, settings: Settings, access: Access) -> None:
@@ -45,9 +50,10 @@ def add_gate(app: Starlette, settings: Settings, access: Access) -> None:
         )
 
 
-def _entrance(settings: Settings, services: Services, access: Access) -> Entrance:
+def _entrance(settings: Settings, services: Services, access: Access, limits: Limits) -> Entrance:
     return Entrance(
         access.identity,
+        limits,
         access.refusals,
         services.journal,
         _cookies(settings),

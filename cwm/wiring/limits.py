@@ -13,6 +13,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.identity import Identity
 from cwm.ports.limits import RequestCounts, RunningRequests
 from cwm.ports.meter import Meter
+from cwm.services.access.body_room import BodyRoom
 from cwm.services.access.limits import CountStore, Limits
 from cwm.settings import Settings
 from cwm.settings.urls import on_loopback
@@ -39,6 +40,7 @@ def build_limits(
         audit=audit,
         meter=meter,
         clock=clock,
+        bodies=_body_room(settings, identity),
     )
 
 
@@ -53,6 +55,14 @@ def limit_rules(settings: Settings, identity: Identity) -> LimitRules:
 def shared_with_others(settings: Settings, identity: Identity) -> bool:
     """Whether more people than the one at this machine may use the gateway."""
     return not isinstance(identity, LocalIdentity) or not on_loopback(settings.http.host)
+
+
+def _body_room(settings: Settings, identity: Identity) -> BodyRoom:
+    most, most_of_one = settings.limits.body_memory_bytes, settings.limits.body_memory_principal_bytes
+    if most_of_one is None:
+        most_of_one = most if isinstance(identity, LocalIdentity) else most // 4
+    largest = settings.http.max_body_bytes
+    return BodyRoom(max(most, largest), max(most_of_one, largest))
 
 
 def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:

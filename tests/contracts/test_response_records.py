@@ -46,12 +46,14 @@ async def _a_turn(registry: SqlRegistry) -> None:
 async def test_a_response_is_read_as_it_was_kept(response_records: ResponseRecords) -> None:
     assert await response_records.keep(a_response())
     assert await response_records.response("acme", "ann", "resp_1") == a_response()
+    assert await response_records.is_found("acme", "ann", "resp_1")
 
 
 async def test_somebody_elses_response_is_not_there(response_records: ResponseRecords) -> None:
     await response_records.keep(a_response())
     for tenant, owner in (("acme", "bob"), ("bolt", "ann")):
         assert await response_records.response(tenant, owner, "resp_1") is None
+        assert not await response_records.is_found(tenant, owner, "resp_1")
         assert await response_records.line(tenant, owner, "resp_1") == []
         assert await response_records.items(tenant, owner, ["msg_resp_1"]) == {}
         assert not await response_records.hide(tenant, owner, "resp_1")
@@ -81,6 +83,7 @@ async def test_a_hidden_response_is_not_found_and_what_goes_on_from_it_is(
     assert await response_records.hide("acme", "ann", "r1")
     assert not await response_records.hide("acme", "ann", "r1")
     assert await response_records.response("acme", "ann", "r1") is None
+    assert not await response_records.is_found("acme", "ann", "r1")
     assert await response_records.line("acme", "ann", "r1") == []
     assert await response_records.items("acme", "ann", ["msg_r1"]) == {}
     assert [each.id for each in await response_records.line("acme", "ann", "r2")] == ["r1", "r2"]

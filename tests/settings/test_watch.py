@@ -159,6 +159,8 @@ async def test_every_limit_on_how_much_a_caller_may_ask_for_is_applied(config: P
     """How heads and bodies come in is set up with the socket, and the store that counts with the gateway."""
     fixed = {
         "rate_limit_on_failure",
+        "body_memory_bytes",
+        "body_memory_principal_bytes",
         "max_header_bytes",
         "header_timeout_seconds",
         "body_timeout_seconds",

@@ -27,6 +27,7 @@ from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.limits import RequestCounts, RunningRequests
 from cwm.ports.meter import Meter
+from cwm.services.access.body_room import BodyRoom, body_key
 
 T = TypeVar("T")
 Release: TypeAlias = Callable[[], None]
@@ -38,6 +39,7 @@ _RECORD_AGAIN_SECONDS: Final = 60.0
 _MOST_RECORDED: Final = 1_000
 _WHEN_A_PLACE_IS_FREE_SECONDS: Final = 1
 _WHEN_A_STREAM_HAS_ENDED_SECONDS: Final = 15
+_READS: Final = "reads, lists and subscriptions"
 
 
 @dataclass(slots=True)
@@ -106,6 +108,7 @@ class Limits:
     audit: AuditLog
     meter: Meter
     clock: Clock
+    bodies: BodyRoom = field(default_factory=BodyRoom)
     _ending: BackgroundTasks = field(default_factory=BackgroundTasks)
     _recorded_at: dict[str, float] = field(default_factory=dict)
     _listening: Counter[str] = field(default_factory=Counter)
@@ -128,26 +131,44 @@ class Limits:
         buckets = tuple(self.rules.buckets(principal, session, tool, own, cost))
         if cost > 1:
             _require_possible(cost, places, buckets)
-        if places:
-            full, release = await self._begin(places, buckets)
-        else:
-            full, release = await self._count(buckets), _nothing
-        if isinstance(full, ConcurrencyLimit):
-            requests = f"requests at once for each {full.level}"
-            await self._refuse(principal, full.key, _too_many(full, requests, _WHEN_A_PLACE_IS_FREE_SECONDS))
-        elif full is not None:
-            bucket, wait = full
-            await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
-        return release
+        return await self._admit(principal, places, buckets, tool)
 
-    async def admit_list(self, principal: Principal) -> None:
-        """Count a request for a list or a subscription, or refuse it: CWM-7001."""
-        full = await self._count(self.rules.list_buckets(principal))
-        if full is not None:
-            bucket, wait = full
-            await self._refuse(
-                principal, bucket.key, _too_often(bucket, wait, None, "lists and subscriptions")
-            )
+    async def admit_rest(self, principal: Principal, session: str | None, cost: int) -> Release:
+        """Count what a request costs that was admitted as one before it was read; as :meth:`admit`."""
+        if cost == 1:
+            return _nothing
+        buckets = tuple(self.rules.buckets(principal, session, None, NO_TOOL, cost))
+        _require_possible(cost, self.rules.places(principal, cost), buckets)
+        return await self.admit(principal, session, cost=cost - 1)
+
+    async def admit_list(self, principal: Principal) -> Release:
+        """Count a request that reads, and take its places, or refuse it: CWM-7001, 7002."""
+        places = self.rules.places(principal)
+        return await self._admit(principal, places, self.rules.list_buckets(principal), None, _READS)
+
+    async def count(
+        self, principal: Principal, session: str | None, tool: str | None, own: ToolRates = NO_TOOL
+    ) -> None:
+        """Count a request that has its places already, or refuse it: CWM-7001."""
+        buckets = tuple(self.rules.buckets(principal, session, tool, own))
+        await self._admit(principal, (), buckets, tool)
+
+    async def count_list(self, principal: Principal) -> None:
+        """Count a request that lasts as long as its caller listens, or that takes no place, or refuse it: CWM-7001."""
+        await self._admit(principal, (), self.rules.list_buckets(principal), None, _READS)
+
+    async def require_room(self, principal: Principal | None, size: int) -> None:
+        """Refuse a request of whose body this process has no room for ``size`` more bytes: CWM-7002. None is everybody without credentials."""
+        key = body_key(principal)
+        if (full := self.bodies.full(key, size)) is None:
+            return
+        error = ConcurrencyLimitError(
+            f"Concurrency limit exceeded: {full.most} bytes of request bodies at once {full.whose}.",
+            retry_after=_WHEN_A_PLACE_IS_FREE_SECONDS,
+            limit=full.most,
+            setting=full.setting,
+        )
+        await self._refuse(principal, f"{full.setting} {key}", error)
 
     @asynccontextmanager
     async def listening(self, principal: Principal) -> AsyncIterator[None]:
@@ -194,6 +215,26 @@ class Limits:
         """Wait until the released places are free."""
         await self._ending.settled()
 
+    async def _admit(
+        self,
+        principal: Principal,
+        places: tuple[ConcurrencyLimit, ...],
+        buckets: tuple[Bucket, ...],
+        tool: str | None,
+        of: str = "",
+    ) -> Release:
+        if places:
+            full, release = await self._begin(places, buckets)
+        else:
+            full, release = await self._count(buckets), _nothing
+        if isinstance(full, ConcurrencyLimit):
+            requests = f"requests at once for each {full.level}"
+            await self._refuse(principal, full.key, _too_many(full, requests, _WHEN_A_PLACE_IS_FREE_SECONDS))
+        elif full is not None:
+            bucket, wait = full
+            await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool, of))
+        return release
+
     async def _count(self, buckets: tuple[Bucket, ...]) -> tuple[Bucket, float] | None:
         return await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
 
@@ -223,9 +264,10 @@ class Limits:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self.running.end(request, places)
 
-    async def _refuse(self, principal: Principal, key: str, error: LimitError) -> None:
+    async def _refuse(self, principal: Principal | None, key: str, error: LimitError) -> None:
         self.meter.event(f"limited_{error.code.lower().replace('-', '_')}")
-        await self._record(principal, key, error)
+        if principal is not None:
+            await self._record(principal, key, error)
         raise error
 
     async def _record(self, principal: Principal, key: str, error: LimitError) -> None:

@@ -1,4 +1,4 @@
-"""What of their limits callers use now. Looking counts nothing."""
+"""What of their limits callers use now. Reading the counts counts nothing."""
 
 from __future__ import annotations
 

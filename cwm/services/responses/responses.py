@@ -131,7 +131,10 @@ class Responses:
 
     async def cancel(self, principal: Principal, response_id: str) -> None:
         """CWM-1003: there is nothing to cancel, because no response is computed in the background. CWM-2008."""
-        await self.response(principal, response_id)
+        if not is_id(response_id) or not await self.records.is_found(
+            principal.tenant, principal.subject, response_id
+        ):
+            raise _not_found(response_id)
         raise InvalidParameterError("Cannot cancel a synchronous response.", field="response_id")
 
 

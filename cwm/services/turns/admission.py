@@ -236,7 +236,7 @@ class Admission:
                 source, contents, request.template_options(), identity.engine
             )
         _require_room(request.prompt_tokens if prompt is None else len(prompt), identity)
-        await self._note_special_tokens(principal, session, request, identity.engine)
+        await self._note_special_tokens(principal, session, incoming, request, identity.engine)
         conversation = incoming.conversation
         apart = _apart(incoming.branch) or (
             conversation is not None and (conversation.aside or asks_for_summary(messages))
@@ -415,11 +415,16 @@ class Admission:
             return session
 
     async def _note_special_tokens(
-        self, principal: Principal, session: Session, request: TurnRequest, engine: str
+        self,
+        principal: Principal,
+        session: Session,
+        incoming: ClientRequest,
+        request: TurnRequest,
+        engine: str,
     ) -> None:
         """Audit a prompt that contains control tokens: its text may imitate another role."""
         special = await self.engine.on(engine).special_tokens(session.model)
-        count = _occurrences(request.texts(), special)
+        count = await aside(len(incoming.body), lambda: _occurrences(request.texts(), special))
         if not count:
             return
         await self.journal.note(

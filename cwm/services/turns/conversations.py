@@ -14,7 +14,6 @@ from cwm.domain.conversation import (
     ClientConversation,
     chains,
     is_for,
-    opening,
     session_id_beside,
 )
 from cwm.domain.errors import InvalidParameterError, SessionNotFoundError
@@ -39,8 +38,8 @@ _NAMED: Final = 10
 
 
 async def chains_of(messages: Sequence[Message], *hints: str) -> list[str]:
-    """:func:`chains`, in a thread if the opening is long."""
-    contents = [message.content for message in opening(messages)]
+    """:func:`chains`, in a thread if there is much to read."""
+    contents = [message.content for message in messages]
     return await aside_of(contents, lambda: chains(messages, *hints))
 
 

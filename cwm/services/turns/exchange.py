@@ -128,7 +128,7 @@ class Exchange:
     """One request to the engine and its answer.
 
     ``reader`` is called with the head and gives the parser of the answer. ``settle`` is awaited once, with the
-    parsed answer: after the engine's last byte and before the client gets the end. Its error is raised to the
+    exchange and the parsed answer: after the engine's last byte and before the client gets the end. Its error is raised to the
     client. ``successor`` names an engine in place of the one that is gone, each time another one; ``resume`` gives the rest of an
     answer of which the client has a part. ``first_token_ms``: how long the engine took until the first token arrived, once it has.
     """
@@ -136,7 +136,7 @@ class Exchange:
     engine: Engine
     outgoing: Outgoing
     reader: Callable[[Head], TurnAnswer]
-    settle: Callable[[Head, TurnAnswer], Awaitable[None]]
+    settle: Callable[[Exchange, Head, TurnAnswer], Awaitable[None]]
     departure: Departure = field(default_factory=Departure)
     successor: Callable[[], Awaitable[Engine | None]] | None = None
     resume: Callable[[TurnAnswer], Resume | None] = _never
@@ -318,7 +318,7 @@ class Exchange:
     async def _settle_once(self) -> None:
         if self._head is not None and self._answer is not None and not self._settled:
             self._settled = True
-            await self.settle(self._head, self._answer)
+            await self.settle(self, self._head, self._answer)
 
     async def _settle_late(self) -> None:
         """Record what was read. If that fails too, the earlier error is the one to report."""

@@ -27,7 +27,7 @@ from cwm.ports.engine import Delta, Engine, Generation
 from cwm.ports.registry import Registry
 from cwm.services.access.limits import Limits
 from cwm.services.access.sight import session_of
-from cwm.services.aside import outlasting
+from cwm.services.aside import aside_of, outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
@@ -131,7 +131,8 @@ class Generate:
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
             raise InvalidParameterError("Give either messages or text.", field="messages")
-        self.schemas.require_tools(turn.template_options.get("tools"))
+        tools = turn.template_options.get("tools")
+        await aside_of(tools, lambda: self.schemas.require_tools(tools))
         caller = _Caller(on_text)
         try:
             return await outlasting(

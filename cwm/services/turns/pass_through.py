@@ -27,6 +27,7 @@ from cwm.ports.engine import Engine
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
 from cwm.services.access.limits import Limits
+from cwm.services.aside import aside, held_until
 from cwm.services.audit.journal import Journal
 from cwm.services.kv.reuse import Reuse
 from cwm.services.responses.responses import Responses
@@ -99,13 +100,11 @@ class PassThrough:
         """Forward a completion or a chat and return the answer as it arrives, whatever its status.
 
         With a session id the turn is recorded in that session, which its first turn creates. CWM-1001, 1003,
-        3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit.
+        3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit. It was counted as one request before it was read.
         """
         with ExitStack() as scope:
-            request, cost = self._read(principal, incoming)
-            scope.callback(await self.limits.admit(principal, incoming.session_id, cost=cost))
-            if isinstance(request, CwmError):
-                raise request
+            request = await self._read(principal, incoming)
+            scope.callback(await self.limits.admit_rest(principal, incoming.session_id, request.sequences))
             if (ask := request.response) is not None:
                 scope.callback(self._let_go, principal, ask)
             request, follows = await self.responses.resolved(principal, request)
@@ -158,10 +157,8 @@ class PassThrough:
     async def count(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that counts a prompt's tokens. It costs no tokens. CWM-1003, 5001, 5002; 7001 and 7002 over a limit."""
         with ExitStack() as scope:
-            request, cost = self._read(principal, incoming)
-            scope.callback(await self.limits.admit(principal, None, cost=cost))
-            if isinstance(request, CwmError):
-                raise request
+            request = await self._read(principal, incoming)
+            scope.callback(await self.limits.admit_rest(principal, None, request.sequences))
             await request.require_media()
             outbound = await self.admission.counted(principal, request)
             return await self._start(incoming, outbound, scope.pop_all())
@@ -203,16 +200,15 @@ class PassThrough:
         """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
         await self._running.stop(timeout_seconds)
 
-    def _read(self, principal: Principal, incoming: ClientRequest) -> tuple[TurnRequest | CwmError, int]:
-        """The request with its client's repairs, and what it costs; one that cannot be read counts too, as one."""
+    async def _read(self, principal: Principal, incoming: ClientRequest) -> TurnRequest:
+        """The request with its client's repairs."""
         repairs = self.repairs.of(principal.tenant, incoming.headers.get("user-agent", ""))
-        try:
+
+        def read() -> TurnRequest:
             request = self.wire.read(incoming.path, incoming.body, incoming.headers)
-            if repairs:
-                request = request.repaired(repairs)
-        except CwmError as error:
-            return error, 1
-        return request, request.sequences
+            return request.repaired(repairs) if repairs else request
+
+        return await aside(len(incoming.body), read)
 
     async def _start(
         self,
@@ -223,7 +219,8 @@ class PassThrough:
     ) -> EngineAnswer:
         """Run the exchange in a task that the client cannot cancel; ``scope`` closes with the turn."""
 
-        async def settle(head: Head, answer: TurnAnswer) -> None:
+        # Not bound to the exchange that calls it: together they would keep a large request until garbage is collected.
+        async def settle(exchange: Exchange, head: Head, answer: TurnAnswer) -> None:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
@@ -252,6 +249,7 @@ class PassThrough:
         )
         task = self._running.start(self._run(exchange, outbound, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
+        held_until(task)
         head = await exchange.head()
         return EngineAnswer(
             head.status,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -38,28 +37,24 @@ class Pooling:
     async def __call__(self, principal: Principal, incoming: ClientRequest) -> PooledAnswer:
         """Forward a request to the engine with the least work that serves its model to the caller's tenant.
 
-        CWM-1003 for a model that is not served, or not for this, and for an answer that is too large; 5001, 5002, 6001; 7001, 7002 and
-        7003 over a limit.
+        CWM-1003 for a model that is not served, or not for this, and for an answer that is too large; 5001, 5002, 6001; 7003 over a
+        token budget.
         """
         limits, directory = self.pass_through.limits, self.pass_through.admission.directory
-        with ExitStack() as scope:
-            scope.callback(await limits.admit(principal, None))
-            size = len(incoming.body)
-            fields = await aside(size, partial(pooling_fields, incoming.body))
-            await limits.require_tokens(principal)
-            model = await directory.served_name(fields.get("model"), principal.tenant)
-            salt = directory.plain_salt(principal.tenant, model)
-            body = await aside(size, partial(salted, {**fields, "model": model}, salt))
-            asking = self._answer(principal.tenant, model, replace(incoming, body=body))
-            answer = await _unless_left(incoming.left, asking)
-            if answer.status == HTTPStatus.NOT_FOUND and b'"error"' not in answer.content:
-                path = incoming.path.partition("?")[0]
-                raise InvalidParameterError(f"The model '{model}' does not serve {path}.", field="model")
-            await limits.spend(
-                principal, await aside(len(answer.content), partial(used_tokens, answer.content))
-            )
-            client_name = fields.get("model") or model
-            return answer if client_name == model else self._renamed(answer, model, client_name)
+        size = len(incoming.body)
+        fields = await aside(size, partial(pooling_fields, incoming.body))
+        await limits.require_tokens(principal)
+        model = await directory.served_name(fields.get("model"), principal.tenant)
+        salt = directory.plain_salt(principal.tenant, model)
+        body = await aside(size, partial(salted, {**fields, "model": model}, salt))
+        asking = self._answer(principal.tenant, model, replace(incoming, body=body))
+        answer = await _unless_left(incoming.left, asking)
+        if answer.status == HTTPStatus.NOT_FOUND and b'"error"' not in answer.content:
+            path = incoming.path.partition("?")[0]
+            raise InvalidParameterError(f"The model '{model}' does not serve {path}.", field="model")
+        await limits.spend(principal, await aside(len(answer.content), partial(used_tokens, answer.content)))
+        client_name = fields.get("model") or model
+        return answer if client_name == model else self._renamed(answer, model, client_name)
 
     def _renamed(self, answer: PooledAnswer, served_name: str, client_name: str) -> PooledAnswer:
         rename, content = self.pass_through.wire.renaming(served_name, client_name), answer.content

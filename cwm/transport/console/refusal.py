@@ -11,7 +11,7 @@ from structlog.contextvars import get_contextvars
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.transport.console.access import form
 from cwm.transport.console.pages import Page, rendered
-from cwm.transport.http.errors import STATUS
+from cwm.transport.http.errors import STATUS, error_headers
 
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
@@ -19,6 +19,7 @@ _NEXT_STEPS: Final = {
     ErrorKind.UNAUTHENTICATED: "Nothing was done. Sign in, then do it again.",
     ErrorKind.FORBIDDEN: "Ask whoever runs this gateway for the scope that it needs.",
     ErrorKind.CONFLICT: "Nothing was done. Go back and look at what it is now.",
+    ErrorKind.LIMITED: "Nothing was done. Wait a moment, then do it again.",
     ErrorKind.STORAGE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.UNAVAILABLE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.TIMEOUT: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
@@ -39,7 +40,9 @@ def refusal(
         "trace": trace,
         "request_id": get_contextvars().get("request_id", ""),
     }
-    return rendered(Page("error.html", values, status), request)
+    answer = rendered(Page("error.html", values, status), request)
+    answer.headers.update({name.decode(): value.decode() for name, value in error_headers(error)})
+    return answer
 
 
 def _next_step(error: CwmError) -> str:

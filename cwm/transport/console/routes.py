@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, InternalError, InvalidParameterError, SecurityError
 from cwm.ports.tracing import trace_id_of
+from cwm.services.access.limits import Limits
 from cwm.services.catalogue import Services
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
@@ -33,6 +34,7 @@ from cwm.transport.console.turns.turn import turn
 from cwm.transport.console.upstreams import upstreams
 from cwm.transport.console.views import Asked, View
 from cwm.transport.console.windows import window, windows
+from cwm.transport.http.counted import counted
 from cwm.transport.http.request_keys import PRINCIPAL
 
 _VIEWS: Final[dict[str, View]] = {
@@ -62,12 +64,12 @@ _NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
 _log = logging.getLogger("cwm.console")
 
 
-def routes(services: Services, traces: TraceLinks = NOWHERE) -> list[Route]:
+def routes(services: Services, limits: Limits, traces: TraceLinks = NOWHERE) -> list[Route]:
     """Every page, the files that pages load, and a page for each address below ``/console`` that is none."""
     pages = [
         Route(
             f"{PATH}{path}",
-            _shown(services, view, path, traces),
+            _shown(services, limits, view, path, traces),
             methods=["GET", "POST"] if path in _WITH_A_FORM else ["GET"],
             name=view.__name__,
         )
@@ -76,7 +78,7 @@ def routes(services: Services, traces: TraceLinks = NOWHERE) -> list[Route]:
     actions = [
         Route(
             f"{PATH}{path}",
-            _shown(services, action, path, traces),
+            _shown(services, limits, action, path, traces),
             methods=["GET", "POST"],
             name=f"console{path}",
         )
@@ -85,7 +87,7 @@ def routes(services: Services, traces: TraceLinks = NOWHERE) -> list[Route]:
     return [
         *pages,
         *actions,
-        Route(f"{PATH}/events", Events(services.live), methods=["GET"]),
+        Route(f"{PATH}/events", Events(services.live, limits), methods=["GET"]),
         Route(f"{PATH}/static/{{file}}", _static),
         Route(f"{PATH}/{{rest:path}}", _nothing),
     ]
@@ -101,15 +103,16 @@ def absent(why: str) -> list[Route]:
 
 
 def _shown(
-    services: Services, view: View, path: str, traces: TraceLinks
+    services: Services, limits: Limits, view: View, path: str, traces: TraceLinks
 ) -> Callable[[Request], Awaitable[Response]]:
     tracer = services.journal.tracer
 
     async def show(request: Request) -> Response:
         try:
-            page = await view(Asked(services, request.scope[PRINCIPAL], request, traces))
-            # A page of fifty turns takes milliseconds, in which other requests are answered.
-            return await run_in_threadpool(rendered, page, request)
+            async with counted(limits, request.scope[PRINCIPAL], request.method):
+                page = await view(Asked(services, request.scope[PRINCIPAL], request, traces))
+                # A page of fifty turns takes milliseconds, in which other requests are answered.
+                return await run_in_threadpool(rendered, page, request)
         except CwmError as error:
             if isinstance(error, SecurityError):
                 await services.refusals.note(error, f"{PATH}{path}", request.scope[PRINCIPAL])

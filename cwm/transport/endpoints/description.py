@@ -165,7 +165,9 @@ _PATHS: Final[Mapping[str, Shape]] = {
                 "503": answer(
                     "another gateway is reconciling, or the registry is unavailable", one_of("Coded")
                 ),
-                **refusals(401, 403, 413),
+                "413": answer("the body is too large", one_of("Coded")),
+                "429": answer("the caller is over a limit", one_of("Coded")),
+                **refusals(401, 403),
             },
             requestBody=body("Reconcile"),
         )

@@ -160,7 +160,7 @@ _PAGE: Final = (
     {"name": "after", "in": "query", "schema": {**TEXT, "examples": ["msg_1"]}},
 )
 _LOGIN: Final = (401, 403)
-_STORE: Final = (*_LOGIN, 404, 503)
+_STORE: Final = (*_LOGIN, 404, 429, 503)
 _TURN: Final = (400, *_LOGIN, 404, 409, 413, 429, 503, 504)
 
 
@@ -203,7 +203,7 @@ def _anthropic(name: str, summary: str, request: str, success: Shape, *parameter
 
 _RESPONSE: Final = _path("response", "resp_68ee12")
 _CONVERSATION: Final = _path("conversation", "conv_68ee12")
-_WRITTEN: Final = (400, *_STORE, 413, 429)
+_WRITTEN: Final = (400, *_STORE, 413)
 
 PATHS: Final[Mapping[str, Shape]] = {
     "/v1/completions": _turn(
@@ -277,7 +277,7 @@ PATHS: Final[Mapping[str, Shape]] = {
         "delete": operation(
             "delete_conversation",
             "Deletes it; its session stays.",
-            _ok("it is deleted", "Deleted", *_STORE, 429),
+            _ok("it is deleted", "Deleted", *_STORE),
             _CONVERSATION,
         ),
     },
@@ -304,7 +304,7 @@ PATHS: Final[Mapping[str, Shape]] = {
         "delete": operation(
             "delete_item",
             "Removes an item.",
-            _ok("the conversation without it", "Conversation", *_STORE, 429),
+            _ok("the conversation without it", "Conversation", *_STORE),
             _CONVERSATION,
             _path("item", "msg_1"),
         ),
@@ -322,7 +322,9 @@ PATHS: Final[Mapping[str, Shape]] = {
     },
     "/v1/models": {
         "get": operation(
-            "models", "The models that the engine serves.", _ok("the models", "Models", *_LOGIN, 503, 504)
+            "models",
+            "The models that the engine serves.",
+            _ok("the models", "Models", *_LOGIN, 429, 503, 504),
         )
     },
     "/v1/models/{model}": {

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from cwm.domain.principal import Principal
 from cwm.ports.meter import Metrics
 from cwm.services.health.inspect import Component, Health, Inspect, Status
 from cwm.transport.http.request_keys import PRINCIPAL, STRANGER
@@ -30,11 +31,11 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
         return JSONResponse({"status": "healthy"})
 
     async def readyz(request: Request) -> Response:
-        health = await looking.health()
+        health = await looking.health("")
         ready = health.status is not Status.UNHEALTHY
         principal = request.scope.get(PRINCIPAL)
-        if inspect.is_partial(principal):
-            health = await inspect.health(principal=principal)
+        if principal is not None and inspect.is_partial(principal):
+            health = await looking.health(principal.tenant, principal)
         body: dict[str, Any] = {
             "status": health.status,
             "components": [_document(c) for c in health.components],
@@ -59,16 +60,15 @@ class _Looking:
 
     def __init__(self, inspect: Inspect) -> None:
         self._inspect = inspect
-        self._asking: asyncio.Task[Health] | None = None
+        self._asking: dict[str, asyncio.Task[Health]] = {}
 
-    async def health(self) -> Health:
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._inspect.health())
-            self._asking.add_done_callback(self._forget_task)
-        return await asyncio.shield(self._asking)
-
-    def _forget_task(self, _: asyncio.Task[Health]) -> None:
-        self._asking = None
+    async def health(self, tenant: str, principal: Principal | None = None) -> Health:
+        """Of all, or as the principal of a tenant sees it."""
+        asking = self._asking.get(tenant)
+        if asking is None:
+            asking = self._asking[tenant] = asyncio.create_task(self._inspect.health(principal=principal))
+            asking.add_done_callback(lambda _: self._asking.pop(tenant))
+        return await asyncio.shield(asking)
 
 
 def _document(component: Component) -> dict[str, Any]:

@@ -11,13 +11,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, InvalidParameterError, StorageWriteError
+from cwm.services.access.limits import Limits
 from cwm.services.upkeep.reconcile import Reconcile
-from cwm.transport.http.errors import status_of
+from cwm.transport.http.counted import counted
+from cwm.transport.http.errors import error_headers, status_of
+from cwm.transport.http.request_keys import PRINCIPAL
 
 _JSON: Final = "application/json"
+_MOST_BYTES: Final = 1024
 
 
-def routes(reconcile: Reconcile) -> list[Route]:
+def routes(reconcile: Reconcile, limits: Limits) -> list[Route]:
     """``POST /reconcile`` with ``{"dry_run": bool}`` returns ``{"steps": [...]}``, the fields of ``Step`` each.
 
     CWM-1003 for an invalid body; CWM-4001 (retryable) while another gateway is reconciling. Only JSON is accepted,
@@ -26,11 +30,13 @@ def routes(reconcile: Reconcile) -> list[Route]:
 
     async def look(request: Request) -> Response:
         try:
-            steps = await reconcile(dry_run=await _dry_run(request))
+            async with counted(limits, request.scope[PRINCIPAL], request.method):
+                steps = await reconcile(dry_run=await _dry_run(request))
             if steps is None:
                 raise StorageWriteError("Another gateway is reconciling; try again when it is done.")
         except CwmError as error:
-            return JSONResponse(error.as_dict(), status_code=status_of(error))
+            headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+            return JSONResponse(error.as_dict(), status_of(error), headers)
         return JSONResponse({"steps": [asdict(step) for step in steps]})
 
     return [Route("/reconcile", look, methods=["POST"])]
@@ -42,8 +48,13 @@ async def _dry_run(request: Request) -> bool:
     )
     if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
         raise error
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > _MOST_BYTES:
+            raise error
     try:
-        body: Any = json.loads(await request.body())
+        body: Any = json.loads(content)
     except (ValueError, RecursionError):
         raise error from None
     if not isinstance(body, dict) or set(body) != {"dry_run"} or not isinstance(body["dry_run"], bool):

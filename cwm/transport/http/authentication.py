@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from mcp_types import INVALID_REQUEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
@@ -19,7 +17,7 @@ from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
 from cwm.transport.http.challenge import MCP_PATH, METADATA_PATH, ProtectedResource
 from cwm.transport.http.envelope import headers_of, send_whole
-from cwm.transport.http.errors import error_body, error_headers, status_of
+from cwm.transport.http.errors import error_headers, face_body, status_of
 from cwm.transport.http.request_keys import PRINCIPAL, STRANGER
 
 _JSON: Final = (b"content-type", b"application/json")
@@ -94,7 +92,7 @@ class Authentication:
         challenge = self.resource.challenge(error, path)
         if challenge is not None:
             headers.append((b"www-authenticate", challenge.encode("ascii", "replace")))
-        await send_whole(send, status, headers, _body(path, error))
+        await send_whole(send, status, headers, face_body(error, path))
 
 
 def _credentials(headers: dict[str, str], path: str) -> dict[str, str]:
@@ -128,14 +126,3 @@ def _face(path: str) -> str:
     if path in _NEEDED or path in {MCP_PATH, *_FOR_STRANGERS_TOO}:
         return path
     return "/v1" if path.startswith("/v1/") else "elsewhere"
-
-
-def _body(path: str, refusal: CwmError) -> bytes:
-    """The error in the format of the path's face."""
-    if path.startswith("/v1/") or path.rstrip("/") in POOLING_PATHS:
-        return error_body(refusal, path)
-    body: dict[str, Any] = refusal.as_dict()
-    if path == MCP_PATH:
-        error = {"code": INVALID_REQUEST, "message": refusal.message, "data": body}
-        body = {"jsonrpc": "2.0", "id": None, "error": error}
-    return json.dumps(body).encode()

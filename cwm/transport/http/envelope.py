@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError
+from cwm.domain.json_bounds import MOST_VALUES, require_bounded
+from cwm.services.aside import aside
 from cwm.transport.http.errors import error_body, error_headers, status_of
+from cwm.transport.http.request_keys import MOST_BODY_VALUES
 
 SESSION_HEADER: Final = "cwm-session-id"
 BRANCH_HEADER: Final = "cwm-branch"
@@ -55,7 +59,15 @@ def target_of(scope: Scope, path: str) -> str:
     return f"{path}?{query}" if query else path
 
 
-async def body_of(receive: Receive) -> bytes:
+async def body_of(scope: Scope, receive: Receive, part: int = 1) -> bytes:
+    """The whole body of a request. CWM-1003 for JSON that has more than one in ``part`` of the values that a body may have."""
+    body = await _whole(receive)
+    most = scope.get(MOST_BODY_VALUES, MOST_VALUES) // part
+    await aside(len(body), partial(require_bounded, body, most))
+    return body
+
+
+async def _whole(receive: Receive) -> bytes:
     chunks: list[bytes] = []
     while True:
         message = await receive()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from mcp_types import INVALID_REQUEST
 from structlog.contextvars import get_contextvars
 
 from cwm.domain.errors import CwmError, ErrorKind, LimitError
+from cwm.domain.pooling import POOLING_PATHS
 
 STATUS: Final[dict[ErrorKind, int]] = {
     ErrorKind.INVALID: 400,
@@ -44,6 +46,7 @@ _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
 }
 # Statuses that say more than the kind of an error.
 _ANTHROPIC_STATUS_TYPES: Final = {404: "not_found_error", 413: "request_too_large"}
+_MCP_PATH: Final = "/mcp"
 _RESPONSES: Final = ("/v1/responses", "/v1/conversations")
 _CODES_BY_CWM: Final = {
     "CWM-1004": "mutually_exclusive_parameters",
@@ -81,6 +84,17 @@ def error_body(error: CwmError, path: str = "", status: int | None = None) -> by
     if isinstance(error, LimitError):
         body["retry_after_seconds"] = error.retry_after_seconds
     return json.dumps(body, separators=(",", ":")).encode()
+
+
+def face_body(error: CwmError, path: str, status: int | None = None) -> bytes:
+    """The error in the format of the path's face, whichever that is."""
+    if path.startswith("/v1/") or path.rstrip("/") in POOLING_PATHS:
+        return error_body(error, path, status)
+    body: dict[str, Any] = error.as_dict()
+    if path == _MCP_PATH:
+        refusal = {"code": INVALID_REQUEST, "message": error.message, "data": body}
+        body = {"jsonrpc": "2.0", "id": None, "error": refusal}
+    return json.dumps(body).encode()
 
 
 def error_event(error: CwmError, path: str = "") -> bytes:

@@ -7,6 +7,12 @@ from typing import Final
 PRINCIPAL: Final = "cwm.principal"
 """The authenticated caller: a ``Principal``."""
 
+MOST_BODY_VALUES: Final = "cwm.most_body_values"
+"""How many values the JSON of the request's body may have."""
+
+HELD: Final = "cwm.held"
+"""The ``Hold`` of a message that took its place before it was read; absent of one that takes it when its method is known."""
+
 AGENT_SESSION: Final = "cwm.agent_session"
 """The key of the agent session; absent when it is unknown, as for a client of 2026-07-28."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -14,7 +15,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.response import REFERENCE, Item, StoredConversation
 from cwm.domain.showable import require_showable
 from cwm.ports.identity import Identity
-from cwm.services.access.limits import Limits
+from cwm.services.aside import aside
 from cwm.services.responses.conversations import StoredConversations
 from cwm.transport.http.envelope import body_of, headers_of
 from cwm.transport.http.request_keys import PRINCIPAL
@@ -28,14 +29,9 @@ _PAIRS, _KEY_CHARS, _VALUE_CHARS = 16, 64, 512
 class _Endpoint:
     conversations: StoredConversations
     identity: Identity
-    limits: Limits
 
     async def _principal(self, scope: Scope) -> Principal:
-        """Who asks. What writes counts as a request: CWM-7001, 7002."""
-        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers_of(scope))
-        if scope["method"] != "GET":
-            (await self.limits.admit(principal, None))()
-        return principal
+        return scope.get(PRINCIPAL) or await self.identity.authenticate(headers_of(scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class CreateEndpoint(_Endpoint):
     """``POST /v1/conversations``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal, fields = await self._principal(scope), _fields(await body_of(receive))
+        principal, fields = await self._principal(scope), await _fields(scope, receive)
         items = _items(fields["items"]) if fields.get("items") is not None else []
         conversation = await self.conversations.create(principal, _metadata(fields), items)
         await send_json(send, _object(conversation))
@@ -60,7 +56,7 @@ class ConversationEndpoint(_Endpoint):
             await send_json(send, {"id": conversation_id, "object": "conversation.deleted", "deleted": True})
             return
         if scope["method"] == "POST":
-            metadata = _metadata(_fields(await body_of(receive)))
+            metadata = _metadata(await _fields(scope, receive))
             conversation = await self.conversations.describe(principal, conversation_id, metadata)
         else:
             conversation = await self.conversations.conversation(principal, conversation_id)
@@ -75,7 +71,7 @@ class ItemsEndpoint(_Endpoint):
         principal, conversation_id = await self._principal(scope), scope["path_params"]["conversation"]
         query = query_of(scope)
         if scope["method"] == "POST":
-            new = _items(_fields(await body_of(receive)).get("items"))
+            new = _items((await _fields(scope, receive)).get("items"))
             items = await self.conversations.add(principal, conversation_id, new)
             query = {"order": "asc"}
         else:
@@ -105,7 +101,12 @@ def _object(conversation: StoredConversation) -> dict[str, Any]:
     }
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+async def _fields(scope: Scope, receive: Receive) -> dict[str, Any]:
+    body = await body_of(scope, receive)
+    return await aside(len(body), partial(_parsed, body))
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
     """CWM-1003 for what is no JSON object, or could never be shown; no body has no fields."""
     try:
         fields = from_json(body or b"{}", allow_inf_nan=False)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from cwm.ports.identity import Identity
 from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import PassThrough
 from cwm.transport.http.envelope import body_of, forwarded, headers_of, returned, send_whole, target_of
@@ -17,14 +16,12 @@ from cwm.transport.llm.turns import turn_headers
 @dataclass(frozen=True, slots=True)
 class CountEndpoint:
     pass_through: PassThrough
-    identity: Identity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         target = target_of(scope, scope["path"].rstrip("/"))
-        request = ClientRequest("POST", target, forwarded(headers), await body_of(receive))
-        answer = await self.pass_through.count(principal, request)
+        request = ClientRequest("POST", target, forwarded(headers), await body_of(scope, receive))
+        answer = await self.pass_through.count(scope[PRINCIPAL], request)
         content = b"".join([chunk async for chunk in answer.chunks()])
         answer_headers = returned(answer.headers) + turn_headers(answer)
         await send_whole(send, answer.status, answer_headers, content)

@@ -9,18 +9,24 @@ from typing import TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.ports.identity import Identity
+from cwm.services.access.limits import Limits
 from cwm.transport.http.correlation import ARRIVAL
-from cwm.transport.http.envelope import ClientLeftError, send_error
+from cwm.transport.http.counted import counted
+from cwm.transport.http.envelope import SESSION_HEADER, ClientLeftError, headers_of, send_error
+from cwm.transport.http.request_keys import PRINCIPAL
 
 Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``methods``: as the header ``Allow`` lists them."""
+    """Authenticates and counts each request before ``serve`` reads anything. ``methods``: as the header ``Allow`` lists them."""
 
     methods: str
     serve: Serve
+    identity: Identity
+    limits: Limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -31,7 +37,11 @@ class Endpoint:
             await send_error(send, path, refusal, 405, [(b"allow", self.methods.encode())])
             return
         try:
-            await self.serve(scope, receive, send)
+            headers = headers_of(scope)
+            principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
+            scope[PRINCIPAL] = principal
+            async with counted(self.limits, principal, scope["method"], headers.get(SESSION_HEADER)):
+                await self.serve(scope, receive, send)
         except CwmError as error:
             if (arrival := scope.get(ARRIVAL)) is not None:
                 arrival.error = error.code

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from cwm.ports.identity import Identity
 from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pooling import Pooling
 from cwm.transport.http.envelope import body_of, forwarded, headers_of, returned, send_whole, target_of
@@ -17,13 +16,11 @@ from cwm.transport.llm.turns import watching_the_client
 @dataclass(frozen=True, slots=True)
 class PoolingEndpoint:
     pooling: Pooling
-    identity: Identity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         target = target_of(scope, scope["path"].rstrip("/"))
-        request = ClientRequest("POST", target, forwarded(headers), await body_of(receive))
+        request = ClientRequest("POST", target, forwarded(headers), await body_of(scope, receive))
         async with watching_the_client(request.left, receive):
-            answer = await self.pooling(principal, request)
+            answer = await self.pooling(scope[PRINCIPAL], request)
             await send_whole(send, answer.status, returned(answer.headers), answer.content)

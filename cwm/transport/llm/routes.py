@@ -24,17 +24,18 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
 
     The last route refuses all other paths.
     """
-    turn, models = TurnEndpoint(pass_through, identity), ModelsEndpoint(pass_through, identity)
+    turn, models = TurnEndpoint(pass_through), ModelsEndpoint(pass_through)
+    limits = pass_through.limits
     responses = pass_through.responses
-    conversations = (responses.conversations, identity, pass_through.limits)
+    conversations = (responses.conversations, identity)
     conversation = "/v1/conversations/{conversation}"
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
         ("POST", "/v1/completions", turn),
         ("POST", "/v1/messages", turn),
-        ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through, identity)),
+        ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through)),
         ("POST", "/v1/responses", turn),
-        *(("POST", path, PoolingEndpoint(Pooling(pass_through), identity)) for path in POOLING_PATHS),
+        *(("POST", path, PoolingEndpoint(Pooling(pass_through))) for path in POOLING_PATHS),
         ("GET", "/v1/models", models),
         ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses, identity)),
         ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses, identity)),
@@ -47,10 +48,10 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
         *(
-            Route(path + end, Endpoint(methods, serve))
+            Route(path + end, Endpoint(methods, serve, identity, limits))
             for methods, path, serve in endpoints
             for end in ("", "/")
         ),
-        Route("/v1/models/{model:path}", Endpoint("GET", models)),
+        Route("/v1/models/{model:path}", Endpoint("GET", models, identity, limits)),
         Route("/v1/{rest:path}", Unknown()),
     ]

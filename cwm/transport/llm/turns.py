@@ -11,7 +11,6 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, InvalidParameterError
-from cwm.ports.identity import Identity
 from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import EngineAnswer, PassThrough
 from cwm.transport.http.conversation import conversation_of
@@ -41,16 +40,14 @@ _WHOLE_BYTES: Final = 256 * 1024
 @dataclass(frozen=True, slots=True)
 class TurnEndpoint:
     pass_through: PassThrough
-    identity: Identity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         request = ClientRequest(
             method="POST",
             path=target_of(scope, scope["path"].rstrip("/")),
             headers=forwarded(headers),
-            body=await body_of(receive),
+            body=await body_of(scope, receive),
             session_id=headers.get(SESSION_HEADER),
             branch=headers.get(BRANCH_HEADER),
             continued=headers.get(CONTINUE_HEADER),
@@ -60,7 +57,7 @@ class TurnEndpoint:
             visibility=headers.get(VISIBILITY_HEADER),
         )
         async with watching_the_client(request.left, receive):
-            answer = await self.pass_through.turn(principal, request)
+            answer = await self.pass_through.turn(scope[PRINCIPAL], request)
             await _send(send, scope["path"], answer)
 
 

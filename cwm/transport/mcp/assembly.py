@@ -136,7 +136,7 @@ def build_mcp(
     return face
 
 
-def mcp_app(face: McpFace) -> StarletteWithLifespan:
+def mcp_app(face: McpFace, limits: Limits) -> StarletteWithLifespan:
     """The app that serves ``/mcp``.
 
     Mount it last at ``/``, enter its lifespan, and put :class:`~cwm.transport.http.front.Front` before it.
@@ -150,6 +150,7 @@ def mcp_app(face: McpFace) -> StarletteWithLifespan:
                 SessionLayer,
                 path=PATH,
                 identity=face.agency.identity,
+                limits=limits,
                 sessions=face.agency.agents.store,
                 journal=face.services.journal,
                 streams=face.streams,

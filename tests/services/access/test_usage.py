@@ -63,7 +63,7 @@ async def used(limits: Limits, who: Principal) -> dict[tuple[Measure, Level, Rat
 async def test_what_one_uses_is_shown_as_often_as_one_looks(made: Made) -> None:
     limits = made(ALL)
     release = await limits.admit(ANN, "a", cost=2)
-    await limits.admit_list(ANN)
+    await limits.count_list(ANN)
     await limits.spend(ANN, 700)
     async with limits.listening(ANN):
         for _ in range(30):

@@ -60,7 +60,7 @@ class Watched(BodyAnswer):
 async def test_a_large_answer_is_read_beside_the_event_loop(size: int, *, aside: bool) -> None:
     answer = Watched(hide_ids=True)
 
-    async def settle(head: Head, answer: object) -> None:
+    async def settle(_: Exchange, head: Head, answer: object) -> None:
         """Nothing to record."""
 
     exchange = Exchange(

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx2
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cwm.adapters.limits.counts import LimitsRequestCounts
 from cwm.adapters.limits.in_process import InProcessStorage
@@ -38,10 +38,12 @@ from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.conversation import Capture, CapturePolicies
 from cwm.domain.engine import CacheScope
 from cwm.domain.errors import SecurityError, WindowNotFoundError
+from cwm.domain.json_bounds import MOST_VALUES
 from cwm.domain.limits import LimitRules
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
+from cwm.services.access.body_room import BodyRoom
 from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
@@ -60,6 +62,8 @@ from cwm.services.turns.pass_through import PassThrough
 from cwm.services.turns.turns import Turns
 from cwm.settings import ABSENT, Engine
 from cwm.transport.http.body_limit import BodyLimit
+from cwm.transport.http.envelope import headers_of
+from cwm.transport.http.request_keys import PRINCIPAL
 from cwm.transport.llm.routes import routes
 from tests.eventually import eventually
 
@@ -74,6 +78,18 @@ class HeaderIdentity:
         if headers.get("x-tenant") == "nobody":
             raise SecurityError("Nobody may enter.")
         return Principal(headers.get("x-tenant", TENANT), headers.get("x-subject", "agent"), EVERY)
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """Authenticates requests as the layer in front of every route does; who is refused is told by the route."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(SecurityError):
+            scope[PRINCIPAL] = await HeaderIdentity().authenticate(headers_of(scope))
+        await self.app(scope, receive, send)
 
 
 class TallyMeter:
@@ -150,6 +166,8 @@ async def gateway(
     rules: LimitRules = LimitRules(),  # noqa: B008
     capture: CapturePolicies = CapturePolicies(Capture.OFF),  # noqa: B008
     others: Mapping[str, Engine] = MappingProxyType({}),
+    bodies: BodyRoom | None = None,
+    max_values: int = MOST_VALUES,
 ) -> AsyncIterator[Gateway]:
     """``others``: engines by name, besides one that is named ``first`` then."""
     database_url = f"sqlite:///{folder / 'cwm.db'}"
@@ -183,6 +201,7 @@ async def gateway(
             audit,
             meter,
             clock,
+            bodies or BodyRoom(),
         )
         responses = Responses(
             SqlResponses(database),
@@ -216,7 +235,8 @@ async def gateway(
             reuse=Reuse(meter),
             responses=responses,
         )
-        app = BodyLimit(Starlette(routes=routes(pass_through, HeaderIdentity())), MAX_BODY_BYTES)
+        app: ASGIApp = Starlette(routes=routes(pass_through, HeaderIdentity()))
+        app = Authenticated(BodyLimit(app, limits, MAX_BODY_BYTES, max_values))
         url = await stack.enter_async_context(serving(app))
         client = await stack.enter_async_context(
             httpx2.AsyncClient(base_url=url, timeout=60, trust_env=False)

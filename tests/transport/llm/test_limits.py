@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -12,9 +13,12 @@ import httpx2
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
+from cwm.adapters.vllm.turns.body import RequestBody
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.limits import LimitRules, Rate
+from cwm.domain.principal import Principal
 from tests.adapters.vllm.fake_vllm import ANSWER, MODEL, Behaviour, FakeVllm
+from tests.eventually import eventually
 from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.slow
@@ -22,6 +26,7 @@ pytestmark = pytest.mark.slow
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASK: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hey"}]}
 TEXT: dict[str, Any] = {"model": MODEL, "prompt": "hey"}
+AGENT = Principal(TENANT, "agent")
 ONE, MANY = Rate(1, 60), Rate(1_000_000, 60)
 COST = len("hey") + len(ANSWER)
 
@@ -95,16 +100,59 @@ async def test_turns_at_once_are_limited_until_the_engine_has_answered(
 async def test_one_request_that_is_thousands_is_counted_as_that_and_never_reaches_the_engine(
     opened: Opened, vllm: FakeVllm
 ) -> None:
-    async with opened(LimitRules(principal=(Rate(10, 60),), running_principal=8)) as cwm:
+    async with opened(LimitRules(principal=(Rate(12, 60),), running_principal=8)) as cwm:
         many = {**TEXT, "prompt": ["hey", "you"], "n": 4}
         assert (await cwm.client.post(COMPLETIONS, json=many)).status_code == 200
-        refused(await cwm.client.post(COMPLETIONS, json={**TEXT, "n": 3}), "CWM-7001")
+        refused(await cwm.client.post(COMPLETIONS, json={**TEXT, "n": 5}), "CWM-7001")
         for n, told in ((5, "counts as 10 requests"), (2_000, "CWM_SEQUENCES")):
             answer = await cwm.client.post(COMPLETIONS, json={**many, "n": n})
             assert answer.status_code == 400
             assert answer.json()["error"]["code"] == "CWM-1003"
             assert told in answer.json()["error"]["message"]
         assert len(vllm.turns) == 1
+        await cwm.pass_through.drain(20)
+        limits = cwm.pass_through.limits
+        await limits.settle()
+        assert [await limits.running.count(place) for place in limits.rules.places(AGENT)] == [0]
+
+
+async def test_a_turn_of_several_answers_has_its_places_until_the_engine_has_finished_it(
+    opened: Opened, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    async with opened(LimitRules(running_principal=3)) as cwm:
+        limits = cwm.pass_through.limits
+        (place,) = limits.rules.places(AGENT)
+        turn = asyncio.create_task(cwm.client.post(COMPLETIONS, json={**TEXT, "n": 3}))
+        await vllm.waiting.wait()
+        turn.cancel()
+        await asyncio.wait([turn])
+        refused(await cwm.client.post(COMPLETIONS, json=TEXT), "CWM-7002")
+        assert await limits.running.count(place) == 3
+        assert limits.bodies.total > 0
+        vllm.release.set()
+        await cwm.pass_through.drain(20)
+        await limits.settle()
+        assert await limits.running.count(place) == 0
+        await eventually(lambda: limits.bodies.total == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s"}])
+async def test_what_a_turn_was_made_of_is_freed_with_it_and_not_by_the_collector(
+    opened: Opened, headers: dict[str, str], *, stream: bool
+) -> None:
+    async with opened(LimitRules()) as cwm:
+        gc.collect()
+        gc.disable()
+        try:
+            answer = await cwm.client.post(CHAT, json={**ASK, "stream": stream}, headers=headers)
+            assert answer.status_code == 200
+            await cwm.pass_through.drain(20)
+            await eventually(lambda: cwm.pass_through.limits.bodies.total == 0)
+            assert not [each for each in gc.get_objects() if isinstance(each, RequestBody)]
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s"}])

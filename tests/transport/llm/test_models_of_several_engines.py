@@ -18,7 +18,7 @@ from cwm.domain.model_aliases import ModelAliases
 from cwm.services.turns.pass_through import PassThrough
 from cwm.transport.llm.models import ModelsEndpoint
 from tests.adapters.vllm.fake_vllm import fake_vllm
-from tests.transport.llm.gateway import HeaderIdentity, gateway, serving, settings_for
+from tests.transport.llm.gateway import Authenticated, gateway, serving, settings_for
 from tests.transport.llm.test_messages_through import COUNT
 
 pytestmark = pytest.mark.slow
@@ -51,8 +51,8 @@ async def test_models_are_listed_in_the_order_of_their_engines_each_as_the_first
     engines = Engines(
         (Answer(("small", "draft"), "one"), Answer(("small",), "two"), Answer(("large",), "two"))
     )
-    endpoint = ModelsEndpoint(cast("PassThrough", engines), HeaderIdentity())
-    app = Starlette(routes=[Route("/v1/models", endpoint)])
+    endpoint = ModelsEndpoint(cast("PassThrough", engines))
+    app = Authenticated(Starlette(routes=[Route("/v1/models", endpoint)]))
     async with serving(app) as url, httpx2.AsyncClient(trust_env=False) as client:
         models = (await client.get(f"{url}/v1/models")).json()["data"]
     assert [(each["id"], each["owned_by"]) for each in models] == [

@@ -181,7 +181,7 @@ def faced(
 
 
 def assembled(parts: Parts, face: McpFace) -> Starlette:
-    mcp = mcp_app(face)
+    mcp = mcp_app(face, parts.base.limits)
     return Starlette(
         routes=[*health_routes(face.services.inspect, parts.base.meter), Mount("/", mcp)],
         middleware=[Middleware(Front, hosts=["cwm.test"], origins=["https://app.test"], on_refusal=_unheard)],

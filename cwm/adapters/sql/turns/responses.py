@@ -63,6 +63,11 @@ class SqlResponses:
         row = connection.execute(select(responses).where(this)).one_or_none()
         return None if row is None else self._response(row)
 
+    @glancing
+    def is_found(self, connection: Connection, tenant: str, owner: str, response_id: str) -> bool:
+        this = and_(_theirs(tenant, owner), responses.c.id == response_id, responses.c.hidden == false())
+        return connection.execute(select(responses.c.id).where(this)).one_or_none() is not None
+
     @reading
     def line(self, connection: Connection, tenant: str, owner: str, response_id: str) -> list[StoredResponse]:
         columns = select(responses.c.id, responses.c.previous)

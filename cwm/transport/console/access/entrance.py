@@ -19,6 +19,7 @@ from cwm.domain.errors import CwmError, InvalidParameterError, SecurityError, Un
 from cwm.domain.principal import Principal
 from cwm.ports.authorization_codes import AuthorizationCodes
 from cwm.ports.identity import Identity
+from cwm.services.access.limits import Limits
 from cwm.services.access.refusals import Refusals
 from cwm.services.audit.journal import Journal
 from cwm.transport.console.access import form
@@ -32,6 +33,7 @@ from cwm.transport.console.access.gate import (
 from cwm.transport.console.access.sign_in import Attempt, Cookies, SignIn
 from cwm.transport.console.pages import PATH, Page, rendered
 from cwm.transport.console.refusal import refusal
+from cwm.transport.http.counted import counted
 from cwm.transport.http.errors import STATUS
 from cwm.transport.http.request_keys import CHOOSES, PRINCIPAL
 
@@ -52,6 +54,7 @@ class Entrance:
     """
 
     identity: Identity
+    limits: Limits
     refusals: Refusals
     journal: Journal
     cookies: Cookies
@@ -67,9 +70,9 @@ class Entrance:
             Route(SIGN_IN_PATH, _guarded(self.by_key), methods=["POST"]),
             Route(START_PATH, _guarded(self.start), methods=["GET"]),
             Route(RETURN_PATH, _guarded(self.back), methods=["GET"]),
-            Route(SIGN_OUT_PATH, _guarded(self.leave), methods=["POST"]),
-            Route(TENANT_PATH, _guarded(self.choice), methods=["GET"]),
-            Route(TENANT_PATH, _guarded(self.choose), methods=["POST"]),
+            Route(SIGN_OUT_PATH, _guarded(self._counted(self.leave)), methods=["POST"]),
+            Route(TENANT_PATH, _guarded(self._counted(self.choice)), methods=["GET"]),
+            Route(TENANT_PATH, _guarded(self._counted(self.choose)), methods=["POST"]),
         ]
 
     async def page(self, request: Request) -> Response:
@@ -166,6 +169,13 @@ class Entrance:
         principal: Principal = request.scope[PRINCIPAL]
         await self.journal.note(principal, "console_tenant", "success", {"looks_at": tenant})
         return _with_cookies(RedirectResponse(PATH, 303), jar.keep(chosen))
+
+    def _counted(self, handle: Handler) -> Handler:
+        async def handled(request: Request) -> Response:
+            async with counted(self.limits, request.scope[PRINCIPAL], request.method):
+                return await handle(request)
+
+        return handled
 
     async def _signed_in(self, request: Request, sign_in: SignIn, target: str) -> Response:
         try:

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError
+from cwm.services.access.limits import Limits
 from cwm.services.health.live import Listener, Live
 from cwm.transport.http.envelope import send_whole
 from cwm.transport.http.errors import STATUS, error_headers
@@ -39,12 +40,15 @@ class Events:
     """The ASGI application behind the route."""
 
     live: Live
+    limits: Limits
     heartbeat_seconds: float = 15.0
     lasts_seconds: float = 300.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         try:
+            # It takes no place: a page listens for as long as it is open.
+            await self.limits.count_list(scope[PRINCIPAL])
             with self.live.listening(scope[PRINCIPAL], _since(request)) as listener:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 if request.method == "GET":

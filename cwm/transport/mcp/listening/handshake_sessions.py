@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,11 +19,16 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, ErrorKind, LimitError
+from cwm.domain.json_bounds import UNSCANNED_BYTES
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.identity import Identity
+from cwm.services.access.limits import Limits
+from cwm.services.aside import held_by_its_work
 from cwm.services.audit.journal import Journal
-from cwm.transport.http.request_keys import AGENT_SESSION, PRINCIPAL
+from cwm.transport.http.body_limit import declared_length
+from cwm.transport.http.envelope import ClientLeftError, body_of
+from cwm.transport.http.request_keys import AGENT_SESSION, HELD, PRINCIPAL
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.listening.subscriptions import Subscriptions
 from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
@@ -30,7 +36,10 @@ from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
 _SESSION_HEADER: Final = "mcp-session-id"
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _MAX_INITIALIZE_BYTES: Final = 64 * 1024
+# The SDK parses and checks a message on the event loop, in several rounds.
+_PART_OF_VALUES: Final = 4
 _STATUS: Final[Mapping[ErrorKind, int]] = {
+    ErrorKind.INVALID: 400,
     ErrorKind.FORBIDDEN: 403,
     ErrorKind.LIMITED: 429,
     ErrorKind.UNAVAILABLE: 503,
@@ -46,6 +55,7 @@ class SessionLayer:
     app: ASGIApp
     path: str
     identity: Identity
+    limits: Limits
     sessions: AgentSessions
     journal: Journal
     streams: EventStreams
@@ -63,6 +73,34 @@ class SessionLayer:
             return
         answer = Refused()
         scope, send = {**scope, PRINCIPAL: principal, REFUSED: answer}, answer.on(send)
+        with ExitStack() as work:
+            try:
+                receive = await self._arrived(principal, scope, receive, work)
+            except CwmError as error:
+                await _refuse_coded(scope, send, INVALID_REQUEST, error)
+                return
+            except ClientLeftError:
+                return
+            await self._serve(principal, headers, scope, receive, send)
+
+    async def _arrived(
+        self, principal: Principal, scope: Scope, receive: Receive, work: ExitStack
+    ) -> Receive:
+        """Count a request before it is read: CWM-7001, 7002. A large message has arrived then, and is bounded: CWM-1003.
+
+        A message of at most 64 KiB is counted when its method is known: one that cancels another must get through, and takes no place.
+        """
+        if scope["method"] != "POST":
+            await self.limits.count_list(principal)
+            return receive
+        if (length := declared_length(scope)) is not None and length <= UNSCANNED_BYTES:
+            return receive
+        scope[HELD] = work.enter_context(held_by_its_work(await self.limits.admit_list(principal)))
+        return _replayed(await body_of(scope, receive, _PART_OF_VALUES), receive)
+
+    async def _serve(
+        self, principal: Principal, headers: Headers, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         version = headers.get(_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self.app(_without_session(scope), receive, send)

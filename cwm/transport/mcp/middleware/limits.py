@@ -1,7 +1,7 @@
 """Limits on requests for tools, resources, prompts and completions, CWM's own and those of upstreams.
 
-Lists and subscriptions have a limit of their own; pings and handshakes are not counted. A listener also takes one of
-its principal's places for open streams.
+Lists and subscriptions have a limit of their own; pings and handshakes are not counted. A listener takes one of its principal's
+places for open streams. A message of more than 64 KiB has its place, and was counted as a list, before it was read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Any, Final
 from mcp_types import CallToolResult
 
 from cwm.domain.errors import CwmError
+from cwm.domain.limits import NO_TOOL
 from cwm.services.access.limits import Limits, Release
-from cwm.services.aside import held_by_its_work
+from cwm.services.aside import Hold, held_by_its_work
+from cwm.transport.http.request_keys import HELD
 from cwm.transport.mcp.mcp_server import Handler, McpFace
 from cwm.transport.mcp.requests.agent import Agency, Context, counted_session
 from cwm.transport.mcp.requests.call import tool_call
@@ -52,7 +54,8 @@ class Limited:
     async def _listening(self, inner: Handler, context: Context, params: Any) -> Any:
         try:
             principal = await self._agency.principal(context)
-            await self._limits.admit_list(principal)
+            if _hold_of(context) is None:
+                await self._limits.count_list(principal)
             async with self._limits.listening(principal):
                 return await inner(context, params)
         except CwmError as error:
@@ -60,10 +63,13 @@ class Limited:
 
     async def _listed(self, inner: Handler, context: Context, params: Any) -> Any:
         try:
-            await self._limits.admit_list(await self._agency.principal(context))
+            principal = await self._agency.principal(context)
+            hold = _hold_of(context)
+            release = await self._limits.admit_list(principal) if hold is None else hold.shared()
         except CwmError as error:
             return _refusal(context, error)
-        return await inner(context, params)
+        with held_by_its_work(release):
+            return await inner(context, params)
 
     async def _limited(self, inner: Handler, context: Context, params: Any) -> Any:
         try:
@@ -74,13 +80,24 @@ class Limited:
             return await inner(context, params)
 
     async def _admit(self, context: Context) -> Release:
+        name, rates = None, NO_TOOL
         if context.method == _TOOLS:
             call = tool_call()
-            return await self._limits.admit(
-                call.principal, call.counted_session, call.name, call.policy.rates
-            )
-        principal, session = await self._agency.asking(context)
-        return await self._limits.admit(principal, counted_session(context, session))
+            principal, session = call.principal, call.counted_session
+            name, rates = call.name, call.policy.rates
+        else:
+            principal, agent_session = await self._agency.asking(context)
+            session = counted_session(context, agent_session)
+        if (hold := _hold_of(context)) is None:
+            return await self._limits.admit(principal, session, name, rates)
+        await self._limits.count(principal, session, name, rates)
+        return hold.shared()
+
+
+def _hold_of(context: Context) -> Hold | None:
+    """The place that the message took before it was read."""
+    hold = None if context.request is None else context.request.scope.get(HELD)
+    return hold if isinstance(hold, Hold) else None
 
 
 def _refusal(context: Context, error: CwmError) -> CallToolResult:

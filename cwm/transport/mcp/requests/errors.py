@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -37,6 +38,7 @@ from cwm.domain.errors import (
     InvalidWindowNameError,
 )
 from cwm.domain.showable import DEEPEST_ARGUMENT, flaw
+from cwm.services.aside import aside_of
 from cwm.services.audit.journal import Journal
 from cwm.transport.mcp.requests.agent import Agency, CallContext, NextCall, NextRead, ReadContext, request_of
 from cwm.transport.mcp.requests.call import current_call
@@ -83,7 +85,9 @@ class CodedErrors(Middleware):
         self._agency = agency
 
     async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
-        if (refusal := unusable_argument(context.message.arguments or {})) is not None:
+        arguments = context.message.arguments or {}
+        refusal = await aside_of(arguments, partial(unusable_argument, arguments))
+        if refusal is not None:
             return error_result(refusal)
         try:
             return await call_next(context)

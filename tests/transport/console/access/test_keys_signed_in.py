@@ -85,6 +85,6 @@ async def test_who_only_looks_makes_revokes_and_examines_nothing(door: Door) -> 
 async def test_limits_are_those_of_who_signed_in(door: Door) -> None:
     await door.sign_in(await door.key("ann", scopes=frozenset({AccessScope.WINDOWS_READ})))
     text = (await door.page("/keys")).text
-    assert "Requests at once, yours 0 of 16 used" in text
+    assert "Requests at once, yours 1 of 16 used" in text
     assert "Requests, each session 60 in a minute 1,000 in an hour" in text
     assert "the tenant's" not in text.partition("Limits What applies")[2]
