@@ -14,7 +14,7 @@ from cwm.domain.visibility import PRIVATE
 from cwm.services.turns.generate import TurnInput
 from tests.fakes.kv_tier import LOWER
 from tests.services.fleet_of import Fleet, turns_of
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ async def test_all_sessions_move_and_each_is_counted(fleet: Fleet) -> None:
     async def on_moved(moved: int, of: int) -> None:
         progress.append((moved, of))
 
-    drained = await fleet.cwm.drain(ANN, "one", on_moved=on_moved)
+    drained = await fleet.cwm.drain(OPERATOR, "one", on_moved=on_moved)
     assert (drained.moved, drained.stayed, drained.is_up) == (5, (), True)
     assert progress[-1] == (5, 5)
     assert await engines_of(fleet, *SESSIONS) == {"two"}
@@ -52,7 +52,7 @@ async def test_an_engine_that_is_drained_gets_no_new_sessions_until_that_is_undo
     fleet: Fleet, sqlite: Database
 ) -> None:
     await fleet.cwm.window("w1")
-    drained = await fleet.cwm.drain(ANN, "one")
+    drained = await fleet.cwm.drain(OPERATOR, "one")
     assert (drained.moved, drained.stayed) == (0, ())
     await fleet.cwm.session("s2")
     assert (await fleet.cwm.thaw(ANN, "w1")).session.engine == "two"
@@ -62,9 +62,9 @@ async def test_an_engine_that_is_drained_gets_no_new_sessions_until_that_is_undo
     await other.open_session(ANN, "s3")
     await other.says("s3", "Hello.")
     assert await engines_of(fleet, "s2", "s3") == {"two"}
-    undone = await fleet.cwm.drain.undo(ANN, "one")
+    undone = await fleet.cwm.drain.undo(OPERATOR, "one")
     assert undone.since is None
-    await fleet.cwm.drain(ANN, "two")
+    await fleet.cwm.drain(OPERATOR, "two")
     await fleet.cwm.session("s4")
     assert await fleet.engine_of("s4") == "one"
 
@@ -86,7 +86,7 @@ async def test_new_sessions_are_taken_by_engines_that_are_drained_if_there_is_no
 async def test_sessions_that_cannot_move_are_named_with_why_and_move_when_they_can(fleet: Fleet) -> None:
     await full(fleet)
     await fleet.lose("two")
-    drained = await fleet.cwm.drain(ANN, "one")
+    drained = await fleet.cwm.drain(OPERATOR, "one")
     assert drained.moved == 0
     assert {(each.tenant, each.session_id) for each in drained.stayed} == {
         ("acme", each) for each in SESSIONS
@@ -95,7 +95,7 @@ async def test_sessions_that_cannot_move_are_named_with_why_and_move_when_they_c
     fleet.two.away = False
     for _ in range(2):
         await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
-    again = await fleet.cwm.drain(ANN, "one")
+    again = await fleet.cwm.drain(OPERATOR, "one")
     assert (again.moved, again.stayed) == (5, ())
     assert again.since == drained.since
 
@@ -106,19 +106,19 @@ async def test_a_session_with_a_long_turn_stays_until_the_drain_is_repeated(flee
     fleet.one.asked.clear()
     turn = asyncio.create_task(fleet.cwm.says("s1", " On."))
     await fleet.one.asked.wait()
-    drained = await fleet.cwm.drain(ANN, "one", timeout_seconds=0.3)
+    drained = await fleet.cwm.drain(OPERATOR, "one", timeout_seconds=0.3)
     assert "s1" in {each.session_id for each in drained.stayed}
     assert drained.is_up
     fleet.one.gate.set()
     await turn
-    assert not (await fleet.cwm.drain(ANN, "one")).stayed
+    assert not (await fleet.cwm.drain(OPERATOR, "one")).stayed
     assert await engines_of(fleet, *SESSIONS) == {"two"}
 
 
 async def test_an_engine_that_is_away_is_drained_from_the_shared_tiers_and_that_is_said(fleet: Fleet) -> None:
     await full(fleet)
     await fleet.lose("one")
-    drained = await fleet.cwm.drain(ANN, "one")
+    drained = await fleet.cwm.drain(OPERATOR, "one")
     assert (drained.moved, drained.stayed, drained.is_up) == (5, (), False)
 
 
@@ -126,7 +126,7 @@ async def test_an_engine_whose_kv_cannot_be_stored_keeps_its_sessions(fleet: Fle
     for name in ("one", "two"):
         fleet.beside(name).full.update(LOWER)
     await fleet.begins("s1")
-    drained = await fleet.cwm.drain(ANN, "one", timeout_seconds=0.5)
+    drained = await fleet.cwm.drain(OPERATOR, "one", timeout_seconds=0.5)
     assert [each.session_id for each in drained.stayed] == ["s1"]
     await fleet.cwm.move.settle()
     assert await fleet.engine_of("s1") == "one"
@@ -137,7 +137,7 @@ async def test_sessions_of_everybody_move_each_in_its_owners_name(fleet: Fleet) 
     eve = Principal("elsewhere", "eve")
     await fleet.cwm.open_session(eve, "s1", visibility=PRIVATE)
     await fleet.cwm.generate(eve, "s1", TurnInput(text="Hello there, engine.", max_tokens=8))
-    drained = await fleet.cwm.drain(ANN, "one")
+    drained = await fleet.cwm.drain(OPERATOR, "one")
     assert (drained.moved, drained.stayed) == (1, ())
     (event,) = [each for each in await fleet.cwm.audit.events("elsewhere", 9) if each.event == "session_move"]
     assert event.subject == "eve"
@@ -153,7 +153,7 @@ async def test_an_unknown_engine_is_not_drained(fleet: Fleet) -> None:
 
 async def test_the_drain_of_an_engine_that_is_off_the_list_is_undone(fleet: Fleet) -> None:
     await fleet.cwm.registry.drain_engine("three", fleet.cwm.clock.now())
-    assert (await fleet.cwm.drain.undo(ANN, "three")).since is None
+    assert (await fleet.cwm.drain.undo(OPERATOR, "three")).since is None
     assert await fleet.cwm.registry.drained_engines() == {}
 
 
@@ -164,7 +164,7 @@ async def test_all_sessions_that_a_drain_has_no_time_for_are_counted(fleet: Flee
         session = await fleet.cwm.open_session(ANN, f"s{number}")
         await fleet.cwm.registry.settle_session(session, "one", None)
     fleet.one.gate = asyncio.Event()
-    drained = await fleet.cwm.drain(ANN, "one", timeout_seconds=0.3)
+    drained = await fleet.cwm.drain(OPERATOR, "one", timeout_seconds=0.3)
     assert len(drained.stayed) == 204
     fleet.one.gate.set()
     await fleet.cwm.move.settle()
@@ -179,7 +179,7 @@ async def test_a_drain_that_fails_leaves_nothing_running(fleet: Fleet) -> None:
             raise failure
 
     with pytest.raises(StorageReadError):
-        await fleet.cwm.drain(ANN, "one", on_moved=on_moved)
+        await fleet.cwm.drain(OPERATOR, "one", on_moved=on_moved)
     await fleet.cwm.move.settle()
     assert not [task for task in asyncio.all_tasks() if "Drain" in repr(task.get_coro())]
 
@@ -189,7 +189,7 @@ async def test_an_engine_that_hangs_holds_up_no_survey(fleet: Fleet) -> None:
     fleet.two.gate = asyncio.Event()
     fleet.cwm.directory.forget("two")
     survey = replace(fleet.cwm.survey, patience_seconds=0.1)
-    one, two, _ = await survey()
+    one, two, _ = await survey(OPERATOR)
     assert (one.deployments, two.deployments) == ({"tiny": "fp-1"}, {})
 
 
@@ -197,7 +197,7 @@ async def test_a_survey_says_what_each_engine_is_and_does(fleet: Fleet) -> None:
     await full(fleet)
     await fleet.cwm.registry.drain_engine("two", fleet.cwm.clock.now())
     await fleet.lose("other")
-    one, two, other = await fleet.cwm.survey()
+    one, two, other = await fleet.cwm.survey(OPERATOR)
     assert (one.name, one.is_up, one.sessions, one.deployments) == ("one", True, 5, {"tiny": "fp-1"})
     assert (two.sessions, two.draining_since is not None) == (0, True)
     assert (other.is_up, other.deployments, other.reason) == (False, {}, "vLLM does not answer.")
@@ -213,6 +213,6 @@ async def test_a_session_that_went_elsewhere_by_itself_is_not_left_behind(fleet:
         assert moved == 0
         await fleet.cwm.registry.settle_session(await fleet.session(), "two", "one")
 
-    drained = await fleet.cwm.drain(ANN, "one", on_moved=on_moved)
+    drained = await fleet.cwm.drain(OPERATOR, "one", on_moved=on_moved)
     assert (drained.moved, drained.stayed) == (0, ())
     assert ("session_move", "CWM-4001") in await fleet.cwm.events()
