@@ -83,7 +83,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.base.meter))
     app.router.routes.extend(description_routes(__version__))
-    app.router.routes.extend(upkeep_routes(parts.upkeep.reconcile))
+    app.router.routes.extend(upkeep_routes(parts.upkeep.reconcile, parts.base.access.identity))
     app.router.routes.extend(console_routes(settings, parts.services, parts.base.access))
     app.router.routes.extend(openai_routes(parts.engine_side.pass_through, parts.base.access.identity))
     add_gate(app, settings, parts.base.access)

@@ -239,9 +239,11 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             SqlConversations(base.database, base.registry.vault),
             clock,
             base.replicas,
+            journal,
             lambda tenant: turns.keep.of(tenant).messages,
         ),
         clock,
+        journal,
     )
     conversations = Conversations(
         registry, clock, settings.capture, single_user=not shared_with_others(settings, base.access.identity)

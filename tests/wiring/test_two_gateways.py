@@ -66,6 +66,7 @@ async def pair(postgres_url: str, redis_url: str, tmp_path: Path) -> AsyncIterat
             "CWM_SHARED_STORE_URL": redis_url,
             "CWM_SECRET": "a test's secret",
             "CWM_COORDINATOR_URL": "none",
+            "CWM_TENANT": "acme",
         }
         gateways = []
         for _ in range(2):

@@ -11,24 +11,37 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, InvalidParameterError, StorageWriteError
+from cwm.domain.upkeep import Step
+from cwm.ports.identity import Identity
 from cwm.services.upkeep.reconcile import Reconcile
 from cwm.transport.http.errors import status_of
+from cwm.transport.http.request_keys import PRINCIPAL
 
 _JSON: Final = "application/json"
 
 
-def routes(reconcile: Reconcile) -> list[Route]:
+def routes(reconcile: Reconcile, identity: Identity) -> list[Route]:
     """``POST /reconcile`` with ``{"dry_run": bool}`` returns ``{"steps": [...]}``, the fields of ``Step`` each.
 
     CWM-1003 for an invalid body; CWM-4001 (retryable) while another gateway is reconciling. Only JSON is accepted,
     which pages of other origins cannot send without a CORS preflight.
     """
 
+    async def steps_of(*, dry_run: bool) -> list[Step]:
+        steps = await reconcile(dry_run=dry_run)
+        if steps is None:
+            raise StorageWriteError("Another gateway is reconciling; try again when it is done.")
+        return steps
+
     async def look(request: Request) -> Response:
         try:
-            steps = await reconcile(dry_run=await _dry_run(request))
-            if steps is None:
-                raise StorageWriteError("Another gateway is reconciling; try again when it is done.")
+            if await _dry_run(request):
+                steps = await steps_of(dry_run=True)
+            else:
+                principal = request.scope.get(PRINCIPAL) or await identity.authenticate(dict(request.headers))
+                async with reconcile.journal.entry(principal, "reconcile") as details:
+                    steps = await steps_of(dry_run=False)
+                    details.update(steps=len(steps))
         except CwmError as error:
             return JSONResponse(error.as_dict(), status_code=status_of(error))
         return JSONResponse({"steps": [asdict(step) for step in steps]})

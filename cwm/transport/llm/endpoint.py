@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.ports.identity import Identity
+from cwm.services.audit.journal import Journal
 from cwm.transport.http.correlation import ARRIVAL
-from cwm.transport.http.envelope import ClientLeftError, send_error
+from cwm.transport.http.envelope import ClientLeftError, headers_of, send_error
+from cwm.transport.http.request_keys import PRINCIPAL
 
 Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``methods``: as the header ``Allow`` lists them."""
+    """``methods``: as the header ``Allow`` lists them. ``route``: for the audit log, which has what a caller asked for in vain."""
 
     methods: str
     serve: Serve
+    route: str
+    identity: Identity
+    journal: Journal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -35,9 +42,15 @@ class Endpoint:
         except CwmError as error:
             if (arrival := scope.get(ARRIVAL)) is not None:
                 arrival.error = error.code
+            await self._note(scope, error)
             await send_error(send, path, error)
         except ClientLeftError:
             return
+
+    async def _note(self, scope: Scope, error: CwmError) -> None:
+        with suppress(CwmError):
+            principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers_of(scope))
+            await self.journal.not_found(principal, self.route, error, scope["path_params"] or None)
 
 
 class Unknown:

@@ -27,7 +27,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     turn, models = TurnEndpoint(pass_through, identity), ModelsEndpoint(pass_through, identity)
     responses = pass_through.responses
     conversations = (responses.conversations, identity, pass_through.limits)
-    conversation = "/v1/conversations/{conversation}"
+    conversation, one_model = "/v1/conversations/{conversation}", "/v1/models/{model:path}"
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
         ("POST", "/v1/completions", turn),
@@ -47,10 +47,10 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
         *(
-            Route(path + end, Endpoint(methods, serve))
+            Route(path + end, Endpoint(methods, serve, path, identity, pass_through.journal))
             for methods, path, serve in endpoints
             for end in ("", "/")
         ),
-        Route("/v1/models/{model:path}", Endpoint("GET", models)),
+        Route(one_model, Endpoint("GET", models, one_model, identity, pass_through.journal)),
         Route("/v1/{rest:path}", Unknown()),
     ]

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from cwm.adapters.sql.database import Database
-from cwm.domain.errors import InvalidParameterError, StorageReadError
+from cwm.domain.access import EVERY
+from cwm.domain.engine_rules import EngineRules
+from cwm.domain.errors import InvalidParameterError, SecurityError, StorageReadError
 from cwm.domain.principal import Principal
 from cwm.domain.visibility import PRIVATE
 from cwm.services.turns.generate import TurnInput
@@ -133,14 +135,80 @@ async def test_an_engine_whose_kv_cannot_be_stored_keeps_its_sessions(fleet: Fle
     await fleet.cwm.says("s1", " On.")
 
 
-async def test_sessions_of_everybody_move_each_in_its_owners_name(fleet: Fleet) -> None:
+async def test_sessions_of_everybody_move_and_each_tenants_log_says_who_did_it(fleet: Fleet) -> None:
     eve = Principal("elsewhere", "eve")
     await fleet.cwm.open_session(eve, "s1", visibility=PRIVATE)
     await fleet.cwm.generate(eve, "s1", TurnInput(text="Hello there, engine.", max_tokens=8))
     drained = await fleet.cwm.drain(OPERATOR, "one")
     assert (drained.moved, drained.stayed) == (1, ())
     (event,) = [each for each in await fleet.cwm.audit.events("elsewhere", 9) if each.event == "session_move"]
-    assert event.subject == "eve"
+    assert (event.subject, event.outcome) == ("operator:acme:ann", "success")
+    assert {name: event.details[name] for name in ("actor", "actor_tenant", "owner", "source", "target")} == {
+        "actor": "ann",
+        "actor_tenant": "acme",
+        "owner": "eve",
+        "source": "one",
+        "target": "two",
+    }
+    (drain,) = [each for each in await fleet.cwm.audit.events("acme", 9) if each.event == "engine_drain"]
+    assert (drain.subject, drain.details["of_tenants"]) == ("ann", {"elsewhere": 1})
+
+
+async def test_an_admin_drains_what_serves_the_own_tenant_alone_and_moves_no_session_of_others(
+    fleet: Fleet,
+) -> None:
+    eve = Principal("elsewhere", "eve", EVERY)
+    await fleet.begins("s1")
+    await fleet.cwm.registry.settle_session(await fleet.session("s1"), "two", "one")
+    # From now on: the session of the other tenant is left there.
+    fleet.cwm.directory.rules = {"two": EngineRules(tenants=frozenset({"elsewhere"}))}
+    session = await fleet.cwm.open_session(eve, "e1")
+    await fleet.cwm.registry.settle_session(session, "two", None)
+    await fleet.cwm.generate(eve, "e1", TurnInput(text="Hello there, engine.", max_tokens=8))
+    drained = await fleet.cwm.drain(eve, "two")
+    assert (drained.moved, drained.stayed) == (1, ())
+    moved = await fleet.cwm.registry.session("elsewhere", "e1")
+    assert (await fleet.engine_of("s1"), moved and moved.engine) == ("two", "one")
+    assert (await fleet.cwm.drain.undo(eve, "two")).since is None
+
+
+@pytest.mark.parametrize("tenants", [None, {"elsewhere", "acme"}, {"elsewhere", "third"}])
+async def test_an_admin_does_not_drain_an_engine_under_other_tenants(
+    fleet: Fleet, tenants: set[str] | None
+) -> None:
+    eve = Principal("elsewhere", "eve", EVERY)
+    fleet.cwm.directory.rules = {"one": EngineRules(tenants=None if tenants is None else frozenset(tenants))}
+    for ask in (fleet.cwm.drain, fleet.cwm.drain.undo):
+        with pytest.raises(SecurityError, match="serves other tenants, too"):
+            await ask(eve, "one")
+    assert await fleet.cwm.registry.drained_engines() == {}
+    events = [(each.event, each.outcome) for each in await fleet.cwm.audit.events("elsewhere", 9)]
+    assert events == [("engine_undrain", "CWM-9002"), ("engine_drain", "CWM-9002")]
+
+
+async def test_an_engine_of_other_tenants_is_answered_like_one_that_there_is_not(fleet: Fleet) -> None:
+    eve = Principal("elsewhere", "eve", EVERY)
+    fleet.cwm.directory.rules = {"one": EngineRules(tenants=frozenset({"acme"}))}
+    await fleet.cwm.open_session(eve, "s1")
+    for ask in (fleet.cwm.drain, fleet.cwm.drain.undo, lambda who, name: fleet.cwm.move(who, "s1", name)):
+        refusals = []
+        for name in ("one", "three"):
+            with pytest.raises(InvalidParameterError) as refused:
+                await ask(eve, name)
+            refusals.append(str(refused.value.as_dict()).replace(name, "NAME"))
+        assert refusals[0] == refusals[1]
+        assert "one" not in refusals[0]
+    assert [each.name for each in await fleet.cwm.survey(eve)] == ["two", "other"]
+
+
+async def test_an_admin_of_another_tenant_sees_no_load_and_no_sessions_of_others(fleet: Fleet) -> None:
+    eve = Principal("elsewhere", "eve", EVERY)
+    await full(fleet)
+    await fleet.cwm.open_session(eve, "s1")
+    await fleet.cwm.generate(eve, "s1", TurnInput(text="Hello there, engine.", max_tokens=8))
+    seen = await fleet.cwm.survey(eve)
+    assert (sum(each.sessions for each in seen), {each.running for each in seen}) == (1, {None})
+    assert sum(each.sessions for each in await fleet.cwm.survey(OPERATOR)) == len(SESSIONS) + 1
 
 
 async def test_an_unknown_engine_is_not_drained(fleet: Fleet) -> None:
