@@ -5,7 +5,6 @@ They are taken from the running gateway. One that is new fails here until it is 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -143,6 +142,7 @@ class House:
             window_name=window,
             keep_session=True,
             visibility="private",
+            ttl_seconds=86_400,
         )
         return window
 
@@ -466,4 +466,3 @@ async def test_refused_reads_are_recorded_no_further_than_the_bound_and_the_rest
         "response": "resp_1",
         "left_out": 80,
     }
-    assert json.dumps(last.event.details)
