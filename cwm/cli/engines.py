@@ -37,7 +37,7 @@ def list_engines(as_json: JsonOption = False, url: UrlOption = None) -> None:
                 _state(each),
                 moment(each.get("draining_since") or each.get("since")),
                 f"{each['sessions']:,}",
-                f"{each['running']:,}",
+                _running(each),
                 comma_list(each["deployments"]),
                 comma_list(dict.fromkeys(each["deployments"].values())),
             )
@@ -60,7 +60,7 @@ def show(name: Name, as_json: JsonOption = False, url: UrlOption = None) -> None
             ("since", moment(engine.get("since"))),
             ("draining since", moment(engine.get("draining_since"))),
             ("sessions", f"{engine['sessions']:,}"),
-            ("running", f"{engine['running']:,}"),
+            ("running", _running(engine)),
             *((f"model {model}", deployment) for model, deployment in engine["deployments"].items()),
         ]
     )
@@ -176,6 +176,10 @@ def _print_drained(answer: dict[str, Any]) -> None:
 def _state(engine: dict[str, Any]) -> str:
     words = ["answers" if engine["answers"] else "away"]
     return ", ".join([*words, "draining"] if "draining_since" in engine else words)
+
+
+def _running(engine: dict[str, Any]) -> str:
+    return f"{engine['running']:,}" if "running" in engine else "-"
 
 
 def _late() -> Callable[[str], None]:

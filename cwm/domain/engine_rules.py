@@ -22,5 +22,8 @@ class EngineRules:
         """An empty ``tenant`` is CWM itself."""
         return not tenant or self.tenants is None or tenant in self.tenants
 
+    def serves_only(self, tenant: str) -> bool:
+        return self.tenants == frozenset({tenant})
+
 
 NO_RULES = EngineRules()

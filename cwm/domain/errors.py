@@ -36,6 +36,8 @@ class CwmError(Exception):
     retryable: bool = False
     injection: Injection | None = None
     """The injection that the refused value resembled. For the audit log only: callers do not see it."""
+    audited: bool = False
+    """Whether the audit log has the refusal, which is recorded once."""
     recorded: int | None = None
     """Token count of the session after a turn that failed midway and was recorded all the same; None if it was not."""
 

@@ -36,6 +36,12 @@ class Principal:
             return frozenset({f"{OWNER}{self.subject}"})
         return frozenset({f"{OWNER}{self.subject}", TENANT, *(WORKSPACE + name for name in self.workspaces)})
 
+    def acting_in(self, tenant: str) -> Principal:
+        """Who runs the gateway and thereby acts on another tenant's records: by a subject that nobody there has, without rights there."""
+        if tenant == self.tenant:
+            return self
+        return Principal(tenant, f"operator:{self.tenant}:{self.subject}", client=self.client)
+
     def as_guest_of(self, tenant: str) -> Principal:
         """Who looks at another tenant's records, with a subject that nobody there has."""
         subject = f"guest:{self.tenant}:{self.subject}"

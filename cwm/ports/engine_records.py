@@ -41,6 +41,12 @@ class EngineRecords(Protocol):
     async def served_sessions_of_every_tenant(self, engine: str, limit: int) -> list[Session]:
         """At most ``limit`` live sessions that an engine serves, those used the longest ago first."""
 
+    async def served_sessions(self, tenant: str, engine: str, limit: int) -> list[Session]:
+        """Those of one tenant."""
+
+    async def session_counts(self, tenant: str) -> dict[str, int]:
+        """How many live sessions of a tenant each engine serves; an engine without any is missing."""
+
     async def session_counts_of_every_tenant(self) -> dict[str, int]:
         """How many live sessions each engine serves; an engine without sessions is missing."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cwm.domain.operators import Operators
 from cwm.services.access.refusals import Refusals
 from cwm.services.access.tenant_keys import TenantKeys
 from cwm.services.access.usage import Usage
@@ -84,3 +85,4 @@ class Services:
     keys: TenantKeys
     usage: Usage
     refusals: Refusals
+    operators: Operators

@@ -18,6 +18,7 @@ from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
 from cwm.domain.access import EVERY, spelled
+from cwm.domain.operators import Operators
 from cwm.ports.access_tokens import AccessTokens
 from cwm.ports.audit import AuditLog
 from cwm.ports.authorization_codes import AuthorizationCodes
@@ -103,6 +104,7 @@ def guard(app: Starlette, settings: Settings, access: Access) -> None:
         identity=access.identity,
         refusals=access.refusals,
         resource=resource,
+        operators=Operators(settings.isolation.tenant),
         public_metrics=auth.public_metrics,
         others_below=CONSOLE_PATH,
     )

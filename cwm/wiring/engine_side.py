@@ -231,7 +231,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         clock=clock,
         at_once=settings.engine.moves_at_once,
     )
-    survey = Survey(registry, directory)
+    survey = Survey(registry, directory, base.operators)
 
     responses = Responses(
         SqlResponses(base.database, base.registry.vault),
@@ -239,9 +239,11 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             SqlConversations(base.database, base.registry.vault),
             clock,
             base.replicas,
+            journal,
             lambda tenant: turns.keep.of(tenant).messages,
         ),
         clock,
+        journal,
     )
     conversations = Conversations(
         registry, clock, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
@@ -301,7 +303,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         move=move,
         survey=survey,
         drain=Drain(registry, directory, survey, move, journal, clock),
-        upgrades=Upgrades(registry, directory, journal, clock),
+        upgrades=Upgrades(registry, directory, base.operators, journal, clock),
         clone=Clone(
             registry=registry,
             kv_tier=kv_tier,

@@ -16,6 +16,7 @@ from cwm.adapters.sql.traced import traced
 from cwm.adapters.sql.vault import Vault
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.telemetry.tracing import open_tracer
+from cwm.domain.operators import Operators
 from cwm.ports.clock import Clock
 from cwm.ports.tracing import Tracer
 from cwm.services.access.limits import Limits
@@ -40,6 +41,7 @@ class Foundation:
     replicas: Replicas
     shared: SharedStore
     access: Access
+    operators: Operators
     audit: SqlAuditLog
     trail: SqlAuditTrail
     audit_upkeep: AuditUpkeep
@@ -64,6 +66,7 @@ def build_foundation(settings: Settings) -> Foundation:
         replicas=replicas,
         shared=shared,
         access=access,
+        operators=Operators(settings.isolation.tenant),
         audit=audit,
         trail=trail,
         audit_upkeep=AuditUpkeep(

@@ -107,6 +107,7 @@ def build_parts(settings: Settings) -> Parts:
         clock=base.clock,
         version=__version__,
         started=base.clock.monotonic(),
+        operators=base.operators,
         cache_fault=upkeep.watchdog.fault,
         upstreams=agent_side.upstreams.health,
         reuse=engine_side.reuse,
@@ -142,21 +143,27 @@ def build_parts(settings: Settings) -> Parts:
         browse=engine_side.browse,
         inspect=inspect,
         live=Live(
-            SqlMarks(base.database), base.registry, engine_side.directory, base.shared.changes, base.clock
+            SqlMarks(base.database),
+            base.registry,
+            engine_side.directory,
+            base.shared.changes,
+            base.clock,
+            base.operators,
         ),
         shared_context=agent_side.context,
-        offers_of_upstreams=OffersOfUpstreams(agent_side.upstreams, agent_side.tool_desk),
+        offers_of_upstreams=OffersOfUpstreams(agent_side.upstreams, agent_side.tool_desk, base.operators),
         results=agent_side.results,
         delivery=agent_side.delivery,
         by_reference=agent_side.by_reference,
         query_result=agent_side.query_result,
         journal=base.journal,
         turn_sums=engine_side.turn_sums,
-        examine=Examine(build_doctor(settings, base, engine_side), base.clock),
+        examine=Examine(build_doctor(settings, base, engine_side), base.clock, base.operators),
         read_audit=ReadAudit(base.trail, VerifyAudit(base.trail, base.audit.keys)),
         keys=build_keys(settings, base.database, base.audit, base.clock),
         usage=Usage(base.limits),
         refusals=base.access.refusals,
+        operators=base.operators,
     )
     base.meter.observe(
         Census(

@@ -12,6 +12,8 @@ from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.upstream.connector import SdkConnector
+from cwm.domain.access import EVERY
+from cwm.domain.operators import Operators
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import OfferKind, UpstreamSpec
 from cwm.ports.agent_sessions import AgentSessions
@@ -20,6 +22,9 @@ from cwm.services.upstreams.tool_watch import ToolWatch
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 
 ANN, BOB = Principal("acme", "ann"), Principal("acme", "bob")
+OPERATOR = Principal("acme", "ann", EVERY)
+"""Ann, who runs the gateway."""
+OPERATORS = Operators("acme")
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from cwm.services.upkeep.watchdog import Watchdog
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import Copy
 from tests.services.fleet_of import Fleet
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR, OPERATORS
 from tests.services.windows_of import Gateway, Ticking
 
 WHY = "vLLM's prefix cache is off."
@@ -232,7 +232,7 @@ async def test_an_upgrade_to_an_engine_that_reuses_nothing_leaves_the_windows_as
     await fleet.cwm.freeze(ANN, "s1", "w1")
     fleet.two.fingerprint, fleet.two.weights = "fp-2", "w-2"
     close(fleet.cwm, fleet.two)
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     (step,) = await fleet.cwm.renewal(8, dry_run=False)
     assert (step.outcome, step.detail) == (StepOutcome.FAILED, WHY)
 
@@ -260,7 +260,7 @@ async def test_health_says_why(cwm: Gateway) -> None:
 
 async def test_of_several_engines_each_says_it_of_itself(fleet: Fleet) -> None:
     close(fleet.cwm, fleet.two)
-    states = {each.name: each.no_reuse for each in await fleet.cwm.survey()}
+    states = {each.name: each.no_reuse for each in await fleet.cwm.survey(OPERATOR)}
     assert states == {"one": "", "two": WHY, "other": ""}
     inspect = _inspect(fleet.cwm, fleet.cwm.directory)
     (two,) = (await inspect.health("engine:two")).components
@@ -279,6 +279,7 @@ def _inspect(cwm: Gateway, directory: EngineDirectory) -> Inspect:
         clock=cwm.clock,
         version="0",
         started=0.0,
+        operators=OPERATORS,
         cache_fault=lambda: None,
         upstreams=list,
         reuse=Reuse(cwm.meter),

@@ -79,7 +79,7 @@ from cwm.services.windows.thaw import Thaw
 from tests.contracts.nouns import a_window
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATORS
 
 TEXT = "Once upon a time there was a context of a hundred tokens and some, one for each of its bytes."
 FOR_EVER = RetentionPolicy(session_ttl=0, session_kept=0, auto_freeze=False)
@@ -357,7 +357,7 @@ def gateway(
         journal=journal,
         clock=clock,
     )
-    survey = Survey(registry, directory)
+    survey = Survey(registry, directory, OPERATORS)
     clone = Clone(
         registry=registry,
         kv_tier=kv_tier,
@@ -463,7 +463,7 @@ def gateway(
         ),
         history=History(registry, journal),
         branches=Branches(registry, journal, clock, visibility),
-        upgrades=Upgrades(registry, directory, journal, clock),
+        upgrades=Upgrades(registry, directory, OPERATORS, journal, clock),
         renewal=renewal,
         patrol=patrol,
         retain=retain,

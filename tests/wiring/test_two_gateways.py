@@ -66,6 +66,7 @@ async def pair(postgres_url: str, redis_url: str, tmp_path: Path) -> AsyncIterat
             "CWM_SHARED_STORE_URL": redis_url,
             "CWM_SECRET": "a test's secret",
             "CWM_COORDINATOR_URL": "none",
+            "CWM_TENANT": "acme",
         }
         gateways = []
         for _ in range(2):
@@ -123,7 +124,7 @@ async def test_a_drain_through_one_gateway_holds_for_both_and_outlasts_it(pair: 
     assert (drained.moved, drained.stayed) == (2, ())
     for name in SESSIONS[4:]:
         assert await pair.begins(pair.b, name) == "two"
-    one, two = await pair.b.services.survey()
+    one, two = await pair.b.services.survey(ANN)
     assert (one.draining_since, one.sessions, two.sessions) == (drained.since, 0, len(SESSIONS))
     await pair.b.services.drain.undo(ANN, "one")
     assert await pair.begins(pair.a, "after") == "one"

@@ -11,36 +11,16 @@ from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import CwmError, SecurityError, UnauthenticatedError
 from cwm.domain.origin import ORIGIN
 from cwm.domain.principal import Principal
+from cwm.domain.record_quota import RecordQuota
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
 
 _EVENT: Final = "security.access_denied"
 _NOBODY: Final = "unauthenticated"
-_WINDOW_SECONDS: Final = 60.0
-_MOST: Final = 60
-_MOST_OF_ONE: Final = 20
-_MOST_TENANTS: Final = 1_000
 _LONGEST: Final = 128
 # Seconds between two records of requests that were refused for the same header.
 _HEADER_EVENT_SECONDS: Final = 10.0
-
-
-@dataclass(slots=True)
-class _Written:
-    """The records of this minute for one tenant or for strangers. ``left_out``: refusals since the last record."""
-
-    count: int = 0
-    by: Counter[str | None] = field(default_factory=Counter)
-    left_out: int = 0
-
-    def has_room(self, source: str | None) -> bool:
-        if self.count >= _MOST or self.by[source] >= _MOST_OF_ONE:
-            self.left_out += 1
-            return False
-        self.count += 1
-        self.by[source] += 1
-        return True
 
 
 @dataclass(slots=True)
@@ -57,11 +37,7 @@ class Refusals:
     clock: Clock
     meter: Meter
     tenant: str
-    _began: float = field(init=False)
-    _quotas: dict[str | None, _Written] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._began = self.clock.monotonic()
+    _quota: RecordQuota = field(default_factory=RecordQuota)
 
     async def note(self, error: SecurityError, where: str, principal: Principal | None = None) -> None:
         """Count and record a refusal. ``where`` is the face or the tool's name, never text of a stranger."""
@@ -73,13 +49,14 @@ class Refusals:
         self.meter.event("access_denied")
         if why == "no_credentials":
             return
-        quota = self._of(None if principal is None else principal.tenant)
-        if not quota.has_room(ORIGIN.get().source if principal is None else principal.subject):
+        tenant = None if principal is None else principal.tenant
+        source = ORIGIN.get().source if principal is None else principal.subject
+        if not self._quota.take(tenant, source, self.clock.monotonic()):
             return
         details: dict[str, Any] = {"why": why, "where": where[:_LONGEST]}
         if "required" in error.context:
             details["required"] = error.context["required"]
-        if left_out := quota.left_out:
+        if left_out := self._quota.left_out(tenant):
             details["left_out"] = left_out
         with suppress(CwmError):
             # The request is refused even if this cannot be recorded.
@@ -94,17 +71,7 @@ class Refusals:
                     details=details,
                 )
             )
-            quota.left_out = 0
-
-    def _of(self, tenant: str | None) -> _Written:
-        now = self.clock.monotonic()
-        if now - self._began >= _WINDOW_SECONDS:
-            self._began = now
-            gaps = {whose: each.left_out for whose, each in self._quotas.items() if each.left_out}
-            self._quotas = {whose: _Written(left_out=left_out) for whose, left_out in gaps.items()}
-        if tenant not in self._quotas and len(self._quotas) >= _MOST_TENANTS:
-            del self._quotas[next(iter(self._quotas))]
-        return self._quotas.setdefault(tenant, _Written())
+            self._quota.told(tenant)
 
 
 class EventLog(Protocol):

@@ -105,9 +105,11 @@ class Agents:
     async def known(self, principal: Principal, handle: str) -> str:
         """Check that ``handle`` is this principal's and return it. Raises AgentSessionNotFoundError."""
         if not await self.store.touch(handle, principal):
+            error = AgentSessionNotFoundError("There is no such agent session; it may have expired.")
             if self.foreign is not None and await self.store.alive(handle):
                 await self.foreign(principal)
-            raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
+                error.audited = True
+            raise error
         return handle
 
     async def end(self, principal: Principal, handle: str) -> None:

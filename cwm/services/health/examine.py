@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from cwm.domain.access import AccessScope
 from cwm.domain.errors import CwmError, EngineTimeoutError
+from cwm.domain.operators import Operators
 from cwm.domain.principal import Principal
 from cwm.ports.clock import Clock
 from cwm.services.health.doctor import Doctor
 from cwm.services.health.findings import Finding
 
-_ADMIN: Final = frozenset({AccessScope.ADMIN})
 _FRESH: Final = timedelta(seconds=15)
 _TOLD: Final = timedelta(minutes=15)
 
@@ -31,21 +30,22 @@ class Examine:
 
     doctor: Doctor
     clock: Clock
+    operators: Operators
     most_seconds: float = 60.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last: Examination | None = None
 
     async def __call__(self, principal: Principal) -> Examination:
-        """CWM-9002 without the scope admin; CWM-6001 if it takes longer than a minute."""
-        principal.require(_ADMIN)
+        """CWM-9002 for who does not run the gateway; CWM-6001 if it takes longer than a minute."""
+        self.operators.require(principal)
         async with self._lock:
             if self._last is None or self.clock.now() - self._last.at > _FRESH:
                 self._last = await self._examined()
             return self._last
 
     def last(self, principal: Principal) -> Examination | None:
-        """The last one of this gateway, if it is at most 15 minutes old. CWM-9002 without the scope admin."""
-        principal.require(_ADMIN)
+        """The last one of this gateway, if it is at most 15 minutes old. CWM-9002 for who does not run the gateway."""
+        self.operators.require(principal)
         if self._last is None or self.clock.now() - self._last.at > _TOLD:
             return None
         return self._last

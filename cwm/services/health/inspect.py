@@ -10,9 +10,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from cwm.domain.access import AccessScope
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.operators import Operators
 from cwm.domain.principal import Principal
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Counters, Engine
@@ -55,7 +55,7 @@ class Health:
 class CacheStats:
     """Statistics of a tenant. Hit rates are shares (0-1); blocks and bytes count the distinct chunks of its windows.
 
-    ``engine`` is None for a caller that is no administrator. ``sessions``: how many, by state.
+    ``engine`` is None for who does not run the gateway. ``sessions``: how many, by state.
     """
 
     total_blocks: int
@@ -99,6 +99,7 @@ class Inspect:
     clock: Clock
     version: str
     started: float
+    operators: Operators
     cache_fault: Callable[[], str | None]
     upstreams: Callable[[], list[UpstreamHealth]]
     reuse: Reuse
@@ -117,7 +118,7 @@ class Inspect:
     async def health(self, component: str | None = None, principal: Principal | None = None) -> Health:
         """Check all components concurrently, or only ``component``. CWM-1003 if it does not exist.
 
-        A ``principal`` that is no administrator sees, of several engines, those that serve its tenant, and no reason with an address.
+        A ``principal`` that does not run the gateway sees, of several engines, those that serve its tenant, and no reason with an address.
         """
         tenant = principal.tenant if principal is not None and self.is_partial(principal) else ""
         checks: dict[str, Callable[[], Awaitable[tuple[Status, str]]]] = {
@@ -152,7 +153,7 @@ class Inspect:
         """Whether a caller sees a part of the installation only."""
         if principal is None or self.directory is None or self.directory.is_one:
             return False
-        return AccessScope.ADMIN not in principal.scopes
+        return not self.operators.have(principal)
 
     def engines(self, tenant: str = "") -> dict[str, bool]:
         """Whether each engine that serves a tenant answers, of several engines by name; empty if there is one."""
@@ -191,7 +192,7 @@ class Inspect:
         return replace(component, since=upstream.since if upstream else since)
 
     async def cache_stats(self, principal: Principal) -> CacheStats:
-        """The tenant's figures; for an administrator also the engine's, with zeros if it does not answer."""
+        """The tenant's figures; for who runs the gateway also the engine's, with zeros if it does not answer."""
         totals = await self.registry.totals(principal.tenant)
         try:
             counters = await self.engine.counters()
@@ -202,7 +203,7 @@ class Inspect:
             total_bytes=totals.chunk_bytes,
             reused=self.reuse.of(principal.tenant),
             vllm_connected=counters is not None,
-            engine=await self._engine(counters) if AccessScope.ADMIN in principal.scopes else None,
+            engine=await self._engine(counters) if self.operators.have(principal) else None,
             windows=totals.windows,
             sessions=totals.sessions,
         )

@@ -17,11 +17,11 @@ from enum import StrEnum
 from typing import Final
 
 from cwm.background import cancel_and_wait
-from cwm.domain.access import AccessScope
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI, Change, ChangeKind
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.errors import ConcurrencyLimitError, CwmError
 from cwm.domain.marks import Touch, WindowMark
+from cwm.domain.operators import Operators
 from cwm.domain.principal import Principal
 from cwm.domain.visibility import Right, may
 from cwm.ports.changes import Changes
@@ -78,6 +78,7 @@ class Listener:
     """
 
     principal: Principal
+    operators: Operators
     since: datetime | None = None
     ended: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,7 +96,7 @@ class Listener:
         self.news.set()
 
     def hear(self, kind: LiveKind, ids: Iterable[str] = ()) -> None:
-        if kind is LiveKind.UPSTREAMS and AccessScope.ADMIN not in self.principal.scopes:
+        if kind is LiveKind.UPSTREAMS and not self.operators.have(self.principal):
             return
         old_ids, new_ids = self._pending.get(kind), frozenset(ids)
         all_known = bool(new_ids) and (old_ids is None or bool(old_ids))
@@ -142,11 +143,13 @@ class Live:
         directory: EngineDirectory,
         changes: Changes,
         clock: Clock,
+        operators: Operators,
     ) -> None:
         self._records = records
         self._engine_records = engines
         self._directory = directory
         self._clock = clock
+        self._operators = operators
         self._listeners: set[Listener] = set()
         self._counts: Counter[Principal] = Counter()
         self._closed = False
@@ -165,7 +168,8 @@ class Live:
                 retry_after=_AGAIN_SECONDS,
                 limit=MOST_LISTENERS,
             )
-        listener = Listener(principal, None if since is None else since - _GRACE, ended=self._closed)
+        since = None if since is None else since - _GRACE
+        listener = Listener(principal, self._operators, since, ended=self._closed)
         self._counts[principal] += 1
         self._listeners.add(listener)
         if self._looking is None or self._looking.done():
@@ -200,12 +204,13 @@ class Live:
         since = self._clock.now() - _LOOK_BACK
         try:
             touches = await self._records.touched_of_every_tenant(since)
-            engines = _Engines(self._health(), await self._engine_records.drained_engines())
+            drains = await self._engine_records.drained_engines()
             for tenant in {listener.principal.tenant for listener in self._listeners}:
-                state = _Seen(touches.get(tenant, {}), await self._records.window_mark(tenant), engines)
+                window_mark = await self._records.window_mark(tenant)
                 for listener in list(self._listeners):
                     if listener.principal.tenant == tenant:
-                        listener.compare(state, since)
+                        engines = self._engines(listener.principal, drains)
+                        listener.compare(_Seen(touches.get(tenant, {}), window_mark, engines), since)
         except CwmError:
             # That the registry does not answer is told by the gateway's health; what changes meanwhile is seen after it.
             return
@@ -215,10 +220,14 @@ class Live:
             await self.look()
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _health(self) -> Mapping[str, tuple[bool, datetime | None]]:
-        health = self._directory.health
-        health_by_engine = {name: health.get(name, EngineHealth()) for name in self._directory.engine.names()}
-        return {name: (each.is_up, each.since) for name, each in health_by_engine.items()}
+    def _engines(self, principal: Principal, drains: Mapping[str, datetime]) -> _Engines:
+        """Those that the principal sees."""
+        names = self._directory.names(self._operators.shown_to(principal), any_state=True)
+        health = {name: self._directory.health.get(name, EngineHealth()) for name in names}
+        return _Engines(
+            {name: (each.is_up, each.since) for name, each in health.items()},
+            {name: since for name, since in drains.items() if name in health},
+        )
 
     def _on_change(self, change: Change) -> None:
         kind = _BY_URI.get(change.uri or "") if change.kind is ChangeKind.RESOURCE else None

@@ -30,6 +30,7 @@ from cwm.services.moves.move import Move
 _AT_A_TIME: Final = 200
 _AGAIN_SECONDS: Final = 1.0
 _ATTEMPTS: Final = 5
+_MOST_TENANTS: Final = 20
 _NOT_IN_TIME: Final = EngineTimeoutError("The drain ended before the session could move.")
 
 OnMoved: TypeAlias = Callable[[int, int], Awaitable[None]]
@@ -54,7 +55,7 @@ class Stayed:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """How far a drain came. ``moved`` counts sessions of all tenants, ``stayed`` are those that it leaves behind.
+    """How far a drain came. ``moved`` counts sessions of the tenants that the drain is for, ``stayed`` are those that it leaves behind.
 
     ``is_up``: whether the engine answered to its end. ``since`` is None if the drain was undone. ``to_compute`` counts sessions of an old
     deployment: they go on at the new one, which computes their context.
@@ -80,6 +81,13 @@ class _Progress:
     to_compute: int = 0
     stayed: dict[tuple[str, str], Stayed] = field(default_factory=dict)
     targets: Counter[str] = field(default_factory=Counter)
+    tenants: Counter[str] = field(default_factory=Counter)
+
+    def go(self, session: Session, target: str) -> None:
+        """The session is on the target now."""
+        self.targets[target] += 1
+        self.tenants[session.tenant] += 1
+        self.stayed.pop((session.tenant, session.id), None)
 
     def keep(self, sessions: Sequence[Session], error: CwmError) -> None:
         """These sessions stay, and no others: with what kept them, else with ``error``."""
@@ -107,22 +115,27 @@ class Drain:
         """Move the sessions of an engine to others, and give it no new ones until that is undone.
 
         Ends when none is left, when none of those that are left can move, or after the timeout. It may be repeated. A session that
-        was not moved yet goes on where it is. CWM-1003 for an unknown engine; 4001, 4002.
+        was not moved yet goes on where it is. For who does not run the gateway only sessions of the own tenant move. CWM-1003 for an engine
+        that the principal does not see; CWM-9002 for one that serves other tenants, too; 4001, 4002.
         """
-        self.survey.require(engine)
         async with self.journal.entry(principal, "engine_drain") as details:
+            details.update(engine=engine)
+            self.survey.require_own(principal, engine)
             await self.registry.drain_engine(engine, self.clock.now())
             since = (await self.registry.drained_engines()).get(engine)
             progress = _Progress()
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    await self._until_empty(engine, progress, on_moved)
+                    await self._until_empty(principal, engine, progress, on_moved)
             except TimeoutError:
-                count = (await self.registry.session_counts_of_every_tenant()).get(engine, 0)
-                sessions = await self.registry.served_sessions_of_every_tenant(engine, count)
-                progress.keep(sessions, _NOT_IN_TIME)
-            details.update(engine=engine, moved=progress.moved, stayed=len(progress.stayed))
+                count = (await self.survey.session_counts(principal)).get(engine, 0)
+                progress.keep(await self._served(principal, engine, count), _NOT_IN_TIME)
+            details.update(moved=progress.moved, stayed=len(progress.stayed))
             details.update(to_compute=progress.to_compute)
+            if others := progress.tenants.keys() - {principal.tenant}:
+                details["of_tenants"] = {
+                    name: progress.tenants[name] for name in sorted(others)[:_MOST_TENANTS]
+                }
         is_up = self.directory.health.get(engine, EngineHealth()).is_up
         stayed = tuple(progress.stayed.values())
         return Drained(engine, since, progress.moved, stayed, is_up, progress.to_compute)
@@ -130,22 +143,30 @@ class Drain:
     async def undo(self, principal: Principal, engine: str) -> Drained:
         """Let the engine take new sessions again; those that moved stay where they are.
 
-        Also one that is drained and not on the list any more. CWM-1003 for an unknown engine; 4001, 4002.
+        Who runs the gateway also undoes that of one that is not on the list any more. CWM-1003, 9002 as for a drain; 4001, 4002.
         """
-        if engine not in await self.registry.drained_engines():
-            self.survey.require(engine)
         async with self.journal.entry(principal, "engine_undrain") as details:
             details.update(engine=engine)
+            is_drained = engine in await self.registry.drained_engines()
+            if not (is_drained and self.survey.operators.have(principal)):
+                self.survey.require_own(principal, engine)
             await self.registry.undo_drain(engine)
         is_up = self.directory.health.get(engine, EngineHealth()).is_up
         return Drained(engine, None, 0, (), is_up)
 
-    async def _until_empty(self, engine: str, progress: _Progress, on_moved: OnMoved) -> None:
+    async def _served(self, principal: Principal, engine: str, limit: int) -> list[Session]:
+        """Sessions that the drain of the principal is for."""
+        if tenant := self.survey.operators.shown_to(principal):
+            return await self.registry.served_sessions(tenant, engine, limit)
+        return await self.registry.served_sessions_of_every_tenant(engine, limit)
+
+    async def _until_empty(
+        self, principal: Principal, engine: str, progress: _Progress, on_moved: OnMoved
+    ) -> None:
         while True:
-            session_count = (await self.registry.session_counts_of_every_tenant()).get(engine, 0)
+            session_count = (await self.survey.session_counts(principal)).get(engine, 0)
             finals = {key for key, stayed in progress.stayed.items() if stayed.is_final}
-            limit = _AT_A_TIME + len(finals)
-            sessions = await self.registry.served_sessions_of_every_tenant(engine, limit)
+            sessions = await self._served(principal, engine, _AT_A_TIME + len(finals))
             waiting = [each for each in sessions if (each.tenant, each.id) not in finals]
             if not waiting:
                 progress.keep(sessions, _NOT_IN_TIME)
@@ -155,7 +176,7 @@ class Drain:
 
             async def some() -> None:
                 for session in in_hand:  # noqa: B023 - ends before the next round
-                    await self._one(session, engine, progress)
+                    await self._one(principal, session, engine, progress)
                     await on_moved(progress.moved, before + session_count)  # noqa: B023
 
             workers = [asyncio.create_task(some()) for _ in range(self.move.at_once)]
@@ -166,8 +187,8 @@ class Drain:
             if progress.moved + progress.to_compute == gone_before:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _one(self, session: Session, engine: str, progress: _Progress) -> None:
-        """Move a session to the engine that takes it, of those that got the fewest so far."""
+    async def _one(self, principal: Principal, session: Session, engine: str, progress: _Progress) -> None:
+        """Move a session to the engine that takes it, of those that got the fewest so far. Its tenant's audit log says who drains."""
         key = (session.tenant, session.id)
         drains = await self.registry.drained_engines()
         targets = [
@@ -180,7 +201,7 @@ class Drain:
         )
         for target in sorted(targets, key=lambda name: progress.targets[name]):
             try:
-                await self.move(session.keeper, session.id, target)
+                await self.move(session.keeper, session.id, target, actor=principal)
             except (EngineIncompatibleError, EngineConnectionError) as refusal:
                 # Another one may take it. Only where none can ever, that is the reason.
                 error = refusal if isinstance(error, EngineIncompatibleError) else error
@@ -189,15 +210,14 @@ class Drain:
                 break
             else:
                 progress.moved += 1
-                progress.targets[target] += 1
-                progress.stayed.pop(key, None)
+                progress.go(session, target)
                 return
         if isinstance(error, EngineIncompatibleError) and (
             successor := await self._let_go(session, engine, targets, progress)
         ):
             progress.to_compute += 1
-            progress.targets[successor] += 1
-            progress.stayed.pop(key, None)
+            progress.go(session, successor)
+            await self.move.note_left(session, engine, successor, principal)
             return
         now = await self.registry.session(*key)
         if now is not None and now.engine == engine:

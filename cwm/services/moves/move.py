@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from cwm.background import BackgroundTasks, cancel_and_wait
+from cwm.domain.audit import Severity
 from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import EngineIdentity, differences
 from cwm.domain.engine_health import EngineHealth
@@ -115,21 +116,29 @@ class Move:
         self._places = asyncio.Semaphore(self.at_once)
 
     async def __call__(
-        self, principal: Principal, session_id: str, engine: str, on_step: OnStep = unseen
+        self,
+        principal: Principal,
+        session_id: str,
+        engine: str,
+        on_step: OnStep = unseen,
+        *,
+        actor: Principal | None = None,
     ) -> Moved:
         """Let ``engine`` serve the session from now on. Until the KV is proven to be there, nothing changes.
 
-        Meanwhile turns wait for a moment, then go on where the session is. Of an engine that does not answer any more the session is
+        ``actor``: who has it moved with the rights of ``principal``, for the audit log. Meanwhile turns wait for a moment, then go on where the session is. Of an engine that does not answer any more the session is
         taken with what the shared tiers have. A caller that disconnects does not stop the move. CWM-1001; CWM-1003 for an
         unknown engine or one that is drained; 2001, 3002 (retryable while a turn or a move is in flight); CWM-3011 if the engine serves
         another model or deployment; 4001, 5001, 6001; CWM-5002 if the KV is wrong there. Where that can't be decided
         the session moves, and its context is computed.
         """
         require_session_id(session_id)
-        async with self.journal.entry(principal, "session_move", session_id=session_id) as details:
+        by = principal if actor is None else actor.acting_in(principal.tenant)
+        async with self.journal.entry(by, "session_move", session_id=session_id) as details:
+            details.update(_acting(actor, principal.tenant))
             session = await session_of(self.registry, principal, session_id, Right.RECORD)
             session.require_live("a move")
-            details.update(of_another(principal, session.owner), source=session.engine, target=engine)
+            details.update(of_another(by, session.owner), source=session.engine, target=engine)
             receipt = await outlasting(self._moving.start(self._one_of_few(session, engine, on_step)))
             details.update(
                 verification=receipt.evidence.verification.value,
@@ -138,6 +147,20 @@ class Move:
                 source_answered=receipt.source_answered,
             )
         return receipt
+
+    async def note_left(self, session: Session, source: str, target: str, actor: Principal) -> None:
+        """Record that a session goes on at another deployment, without its KV. CWM-4001."""
+        by = actor.acting_in(session.tenant)
+        details = {**_acting(actor, session.tenant), **of_another(by, session.owner)}
+        details |= {"source": source, "target": target, "verification": Verification.SKIPPED.value}
+        await self.journal.note(
+            by,
+            "session_move",
+            "success",
+            details | {"to_compute": True},
+            Severity.INFO,
+            session_id=session.id,
+        )
 
     async def settle(self) -> None:
         """Wait for moves whose callers have disconnected."""
@@ -157,7 +180,8 @@ class Move:
             return replace(receipt, move_ms=round((self.clock.monotonic() - started) * 1000))
 
     async def _target(self, session: Session, engine: str) -> EngineIdentity:
-        names = self.engine.names()
+        # What serves other tenants only is answered like what there is not.
+        names = self.directory.names(session.tenant, any_state=True)
         if not engine or engine not in names:
             raise InvalidParameterError(
                 f"There is no engine '{engine}'.", field="engine", engines=[name for name in names if name]
@@ -172,10 +196,6 @@ class Move:
                     f"At '{name}' a router chooses the engine: no session moves there or from there.",
                     engine=name,
                 )
-        if engine not in self.directory.names(session.tenant, any_state=True):
-            raise EngineIncompatibleError(
-                f"Engine '{engine}' does not serve the tenant of session '{session.id}'.", engine=engine
-            )
         if not self._is_up(engine):
             raise EngineConnectionError(f"Engine '{engine}' does not answer.", engine=engine)
         try:
@@ -363,6 +383,13 @@ class Move:
                 f"Session '{session.id}' was deleted, or went elsewhere, while it was moved.",
                 session_id=session.id,
             )
+
+
+def _acting(actor: Principal | None, tenant: str) -> dict[str, Any]:
+    """Details that name who acts from another tenant."""
+    if actor is None or actor.tenant == tenant:
+        return {}
+    return {"actor": actor.subject, "actor_tenant": actor.tenant}
 
 
 def _unmoved(session: Session, engine: str) -> Moved:

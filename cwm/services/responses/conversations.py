@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any, Final
 from uuid import uuid4
 
 from cwm.domain.errors import (
@@ -17,7 +18,10 @@ from cwm.domain.principal import Principal
 from cwm.domain.response import Item, StoredConversation, is_id, named
 from cwm.ports.clock import Clock
 from cwm.ports.conversations import ConversationRecords
+from cwm.services.audit.journal import Journal
 from cwm.services.replicas import Replicas
+
+_LONGEST_ID: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class StoredConversations:
     records: ConversationRecords
     clock: Clock
     replicas: Replicas
+    journal: Journal
     keeps: Callable[[str], bool]
     _holders: set[str] = field(default_factory=set)
 
@@ -37,16 +42,17 @@ class StoredConversations:
         self, principal: Principal, metadata: Mapping[str, str], items: Sequence[Item]
     ) -> StoredConversation:
         """CWM-1003 where what is said is not kept."""
-        if not self.keeps(principal.tenant):
-            raise InvalidParameterError(
-                "Conversations are not kept here: the operator's 'keep.messages' is none."
+        conversation_id, now = f"conv_{uuid4().hex}", self.clock.now()
+        async with self._entry(principal, "conversation_create", conversation_id, items=len(items)):
+            if not self.keeps(principal.tenant):
+                raise InvalidParameterError(
+                    "Conversations are not kept here: the operator's 'keep.messages' is none."
+                )
+            conversation = StoredConversation(
+                principal.tenant, conversation_id, principal.subject, now, now, metadata
             )
-        now = self.clock.now()
-        conversation = StoredConversation(
-            principal.tenant, f"conv_{uuid4().hex}", principal.subject, now, now, metadata
-        )
-        await self.records.add(conversation, _new(items, ()))
-        return conversation
+            await self.records.add(conversation, _new(items, ()))
+            return conversation
 
     async def conversation(self, principal: Principal, conversation_id: str) -> StoredConversation:
         """CWM-2008."""
@@ -63,13 +69,15 @@ class StoredConversations:
         self, principal: Principal, conversation_id: str, metadata: Mapping[str, str]
     ) -> StoredConversation:
         """The conversation with new metadata. CWM-2008."""
-        conversation = await self.conversation(principal, conversation_id)
-        return await self._changed(replace(conversation, metadata=metadata), ())
+        async with self._entry(principal, "conversation_update", conversation_id):
+            conversation = await self.conversation(principal, conversation_id)
+            return await self._changed(replace(conversation, metadata=metadata), ())
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
         """Its session stays. CWM-2008."""
-        await self.conversation(principal, conversation_id)
-        await self.records.remove(principal.tenant, principal.subject, conversation_id)
+        async with self._entry(principal, "conversation_delete", conversation_id):
+            await self.conversation(principal, conversation_id)
+            await self.records.remove(principal.tenant, principal.subject, conversation_id)
 
     async def items(self, principal: Principal, conversation_id: str) -> list[Item]:
         """The first first. CWM-2008."""
@@ -86,20 +94,24 @@ class StoredConversations:
 
     async def add(self, principal: Principal, conversation_id: str, items: Sequence[Item]) -> list[Item]:
         """The items as they were appended. CWM-1003 for an id that is there already, 2008."""
-        conversation = await self.conversation(principal, conversation_id)
-        new = _new(items, await self.items(principal, conversation_id))
-        await self._changed(replace(conversation, last_response=None), new)
-        return new
+        async with self._entry(principal, "conversation_add_items", conversation_id, items=len(items)):
+            conversation = await self.conversation(principal, conversation_id)
+            new = _new(items, await self.items(principal, conversation_id))
+            await self._changed(replace(conversation, last_response=None), new)
+            return new
 
     async def delete_item(
         self, principal: Principal, conversation_id: str, item_id: str
     ) -> StoredConversation:
         """The conversation without the item. CWM-2008."""
-        conversation = await self.conversation(principal, conversation_id)
-        whose = (principal.tenant, principal.subject)
-        if not is_id(item_id) or not await self.records.remove_item(*whose, conversation_id, item_id):
-            raise _not_found("Item", item_id)
-        return conversation
+        async with self._entry(
+            principal, "conversation_delete_item", conversation_id, item=item_id[:_LONGEST_ID]
+        ):
+            conversation = await self.conversation(principal, conversation_id)
+            whose = (principal.tenant, principal.subject)
+            if not is_id(item_id) or not await self.records.remove_item(*whose, conversation_id, item_id):
+                raise _not_found("Item", item_id)
+            return conversation
 
     async def hold(
         self, principal: Principal, conversation_id: str, response_id: str, items: Sequence[Item]
@@ -147,6 +159,14 @@ class StoredConversations:
             conversation = replace(conversation, session_id=session_id)
         with suppress(ResponseNotFoundError):
             await self._changed(replace(conversation, last_response=last_response), [*map(named, items)])
+
+    @asynccontextmanager
+    async def _entry(
+        self, principal: Principal, operation: str, conversation_id: str, **details: Any
+    ) -> AsyncIterator[None]:
+        async with self.journal.entry(principal, operation) as entry:
+            entry.update(conversation=conversation_id[:_LONGEST_ID], **details)
+            yield
 
     async def _changed(self, conversation: StoredConversation, items: Sequence[Item]) -> StoredConversation:
         conversation = replace(conversation, touched_at=self.clock.now())

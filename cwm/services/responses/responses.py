@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cwm.domain.errors import (
     ExclusiveParametersError,
@@ -17,7 +17,10 @@ from cwm.domain.response import Item, ResponseAsk, StoredResponse, is_id
 from cwm.ports.clock import Clock
 from cwm.ports.responses import ResponseRecords
 from cwm.ports.turn_wire import TurnRequest
+from cwm.services.audit.journal import Journal
 from cwm.services.responses.conversations import StoredConversations
+
+_LONGEST_ID: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Responses:
     records: ResponseRecords
     conversations: StoredConversations
     clock: Clock
+    journal: Journal
 
     async def resolved(self, principal: Principal, request: TurnRequest) -> tuple[TurnRequest, str | None]:
         """The request with all that it refers to, and the session of the response or the conversation that it goes on from.
@@ -119,10 +123,12 @@ class Responses:
 
     async def delete(self, principal: Principal, response_id: str) -> None:
         """Not found any more; what was said in it belongs to its session. CWM-2008."""
-        if not is_id(response_id) or not await self.records.hide(
-            principal.tenant, principal.subject, response_id
-        ):
-            raise _not_found(response_id)
+        async with self.journal.entry(principal, "response_delete") as details:
+            details.update(response=response_id[:_LONGEST_ID])
+            if not is_id(response_id) or not await self.records.hide(
+                principal.tenant, principal.subject, response_id
+            ):
+                raise _not_found(response_id)
 
     async def _line(self, principal: Principal, response_id: str) -> list[StoredResponse]:
         if not is_id(response_id):

@@ -143,7 +143,9 @@ class Results:
             note = self.journal.shared if result.shared else self.journal.foreign
             await note(principal, "result", handle=handle, owner=result.owner, tool=result.tool)
         if not result.opens_for(principal.subject):
-            raise _not_found()
+            error = _not_found()
+            error.audited = noted and self.journal is not None
+            raise error
         return result
 
     async def whole(self, principal: Principal, handle: str, index: int | None = None) -> list[Part]:

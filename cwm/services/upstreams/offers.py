@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cwm.domain.access import AccessScope
+from cwm.domain.operators import Operators
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import OfferKind
 from cwm.domain.upstream_tools import SeenTool
@@ -33,12 +33,15 @@ class UpstreamOffers:
 
 @dataclass(frozen=True, slots=True)
 class OffersOfUpstreams:
+    """For who runs the gateway: all tenants have the same upstreams."""
+
     upstreams: Upstreams
     desk: ToolDesk
+    operators: Operators
 
     async def __call__(self, principal: Principal) -> list[UpstreamOffers]:
-        """Every configured upstream, by name. CWM-9002 without the scope admin; CWM-4002."""
-        principal.require(frozenset({AccessScope.ADMIN}))
+        """Every configured upstream, by name. CWM-9002 for who does not run the gateway; CWM-4002."""
+        self.operators.require(principal)
         tools: dict[str, list[SeenTool]] = {}
         for each in await self.desk.listed():
             tools.setdefault(each.upstream, []).append(each)
@@ -56,6 +59,6 @@ class OffersOfUpstreams:
         ]
 
     async def accept(self, principal: Principal, upstream: str, tools: Sequence[str]) -> list[SeenTool]:
-        """Accept what changed of these tools. CWM-9002 without the scope admin; CWM-1003, 4001."""
-        principal.require(frozenset({AccessScope.ADMIN}))
+        """Accept what changed of these tools. CWM-9002 for who does not run the gateway; CWM-1003, 4001."""
+        self.operators.require(principal)
         return await self.desk.accept(upstream, tools, principal.subject)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote
 
-from cwm.domain.access import AccessScope
 from cwm.transport.console.actions.engines import ENGINES
 from cwm.transport.console.actions.two_steps import links
 from cwm.transport.console.pages import Page, link
@@ -14,19 +13,18 @@ from cwm.transport.console.views import Asked
 
 async def engines(asked: Asked) -> Page:
     states, stats = await asyncio.gather(
-        asked.services.survey(), asked.services.inspect.cache_stats(asked.principal)
+        asked.services.survey(asked.principal), asked.services.inspect.cache_stats(asked.principal)
     )
     actions = {
         each.name: links(ENGINES, asked.principal, link("engines", quote(each.name, safe="")), each)
         for each in states
     }
-    is_admin = AccessScope.ADMIN in asked.principal.scopes
     return Page(
         "engines.html",
         {
             "engines": states,
             "actions": actions,
             "stats": stats,
-            "upgrades": await asked.services.upgrades.under_way() if is_admin else [],
+            "upgrades": await asked.services.upgrades.under_way(asked.principal),
         },
     )

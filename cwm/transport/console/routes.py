@@ -116,6 +116,9 @@ def _shown(
         except CwmError as error:
             if isinstance(error, SecurityError):
                 await services.refusals.note(error, f"{PATH}{path}", request.scope[PRINCIPAL])
+            await services.journal.not_found(
+                request.scope[PRINCIPAL], f"{PATH}{path}", error, request.path_params
+            )
             return refusal(error, request, trace=traces.to(trace_id_of(tracer.carrier())))
         except Exception:  # noqa: BLE001 - logged; a person gets a page all the same
             _log.exception("a page of the console failed")

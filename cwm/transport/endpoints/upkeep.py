@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, InvalidParameterError, StorageWriteError
+from cwm.domain.upkeep import Step
 from cwm.services.access.limits import Limits
 from cwm.services.upkeep.reconcile import Reconcile
 from cwm.transport.http.counted import counted
@@ -28,12 +29,22 @@ def routes(reconcile: Reconcile, limits: Limits) -> list[Route]:
     which pages of other origins cannot send without a CORS preflight.
     """
 
+    async def steps_of(*, dry_run: bool) -> list[Step]:
+        steps = await reconcile(dry_run=dry_run)
+        if steps is None:
+            raise StorageWriteError("Another gateway is reconciling; try again when it is done.")
+        return steps
+
     async def look(request: Request) -> Response:
         try:
-            async with counted(limits, request.scope[PRINCIPAL], request.method):
-                steps = await reconcile(dry_run=await _dry_run(request))
-            if steps is None:
-                raise StorageWriteError("Another gateway is reconciling; try again when it is done.")
+            principal = request.scope[PRINCIPAL]
+            async with counted(limits, principal, request.method):
+                if await _dry_run(request):
+                    steps = await steps_of(dry_run=True)
+                else:
+                    async with reconcile.journal.entry(principal, "reconcile") as details:
+                        steps = await steps_of(dry_run=False)
+                        details.update(steps=len(steps))
         except CwmError as error:
             headers = {name.decode(): value.decode() for name, value in error_headers(error)}
             return JSONResponse(error.as_dict(), status_of(error), headers)

@@ -11,6 +11,7 @@ from structlog.contextvars import bound_contextvars
 
 from cwm.domain.access import NOTHING, OF_AN_AGENT, AccessScope, spelled
 from cwm.domain.errors import CwmError, InsufficientScopeError, InvalidParameterError, SecurityError
+from cwm.domain.operators import Operators
 from cwm.domain.pooling import POOLING_PATHS
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
@@ -24,9 +25,11 @@ _JSON: Final = (b"content-type", b"application/json")
 _OPEN: Final = frozenset({"/", "/healthz", "/openapi.json", METADATA_PATH, METADATA_PATH + MCP_PATH})
 _FOR_STRANGERS_TOO: Final = frozenset({"/readyz"})
 _METRICS: Final = "/metrics"
+_RECONCILE: Final = "/reconcile"
+_OF_ALL_TENANTS: Final = frozenset({_METRICS, _RECONCILE})
 _API_KEY: Final = "x-api-key"
 _NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {
-    "/reconcile": frozenset({AccessScope.ADMIN}),
+    _RECONCILE: frozenset({AccessScope.ADMIN}),
     _METRICS: frozenset({AccessScope.ADMIN}),
     "/v1/chat/completions": frozenset({AccessScope.SESSIONS_WRITE}),
     "/v1/completions": frozenset({AccessScope.SESSIONS_WRITE}),
@@ -52,6 +55,7 @@ class Authentication:
     identity: Identity
     refusals: Refusals
     resource: ProtectedResource
+    operators: Operators
     public_metrics: bool = False
     others_below: str | None = None
 
@@ -68,6 +72,8 @@ class Authentication:
         try:
             principal = await self.identity.authenticate(_credentials(headers_of(scope), path))
             _require(principal, scope["method"], path)
+            if path in _OF_ALL_TENANTS:
+                self.operators.require(principal)
         except CwmError as error:
             if principal is None and path in _FOR_STRANGERS_TOO:
                 scope[STRANGER] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.ports.identity import Identity
 from cwm.services.access.limits import Limits
+from cwm.services.audit.journal import Journal
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.counted import counted
 from cwm.transport.http.envelope import SESSION_HEADER, ClientLeftError, headers_of, send_error
@@ -21,12 +23,17 @@ Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Authenticates and counts each request before ``serve`` reads anything. ``methods``: as the header ``Allow`` lists them."""
+    """Authenticates and counts each request before ``serve`` reads anything.
+
+    ``methods``: as the header ``Allow`` lists them. ``route``: for the audit log, which has what a caller asked for in vain.
+    """
 
     methods: str
     serve: Serve
+    route: str
     identity: Identity
     limits: Limits
+    journal: Journal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -45,9 +52,15 @@ class Endpoint:
         except CwmError as error:
             if (arrival := scope.get(ARRIVAL)) is not None:
                 arrival.error = error.code
+            await self._note(scope, error)
             await send_error(send, path, error)
         except ClientLeftError:
             return
+
+    async def _note(self, scope: Scope, error: CwmError) -> None:
+        if (principal := scope.get(PRINCIPAL)) is not None:
+            with suppress(CwmError):
+                await self.journal.not_found(principal, self.route, error, scope["path_params"] or None)
 
 
 class Unknown:

@@ -28,7 +28,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     limits = pass_through.limits
     responses = pass_through.responses
     conversations = (responses.conversations, identity)
-    conversation = "/v1/conversations/{conversation}"
+    conversation, one_model = "/v1/conversations/{conversation}", "/v1/models/{model:path}"
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
         ("POST", "/v1/completions", turn),
@@ -48,10 +48,10 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
         *(
-            Route(path + end, Endpoint(methods, serve, identity, limits))
+            Route(path + end, Endpoint(methods, serve, path, identity, limits, pass_through.journal))
             for methods, path, serve in endpoints
             for end in ("", "/")
         ),
-        Route("/v1/models/{model:path}", Endpoint("GET", models, identity, limits)),
+        Route(one_model, Endpoint("GET", models, one_model, identity, limits, pass_through.journal)),
         Route("/v1/{rest:path}", Unknown()),
     ]

@@ -97,7 +97,7 @@ def build_mcp(
         middleware=[
             Layers(
                 CodedErrors(services.journal, agency),
-                Permissions(agency),
+                Permissions(agency, services.operators),
                 ResultBudgets(services.delivery),
                 References(services.by_reference, services.delivery),
                 UpstreamCalls(upstreams, answers),

@@ -8,6 +8,7 @@ from cwm.adapters.sql.database import Database
 from cwm.domain.errors import EngineResponseError, ModelDoesNotGenerateError
 from tests.fakes.engine import FakeEngine
 from tests.services.fleet_of import together
+from tests.services.replicas_of import OPERATOR
 from tests.services.windows_of import gateway
 
 
@@ -24,7 +25,10 @@ async def test_a_caller_who_names_no_model_gets_one_that_generates(sqlite: Datab
     assert session.engine == "talks"
     engines["embeds"].requests.clear()
     for _ in range(2):
-        assert [each.deployments for each in await cwm.survey()] == [{"embedder": ""}, {"tiny": "fp-1"}]
+        assert [each.deployments for each in await cwm.survey(OPERATOR)] == [
+            {"embedder": ""},
+            {"tiny": "fp-1"},
+        ]
     assert len(engines["embeds"].requests) <= 1, "it is asked once whether it generates"
     assert await cwm.directory.served_name("embedder", "acme") == "embedder"
     await cwm.settle()
@@ -42,7 +46,7 @@ async def test_a_turn_or_a_session_of_such_a_model_is_refused_with_what_it_is_fo
         assert (refused.value.code, refused.value.retryable) == ("CWM-1003", False)
         assert refused.value.context["serves"] == ["/v1/embeddings", "/pooling"]
     assert len(engines["embeds"].requests) == 1, "it is asked once whether it generates"
-    assert [each.deployments for each in await cwm.survey()] == [{"embedder": ""}, {"tiny": "fp-1"}]
+    assert [each.deployments for each in await cwm.survey(OPERATOR)] == [{"embedder": ""}, {"tiny": "fp-1"}]
     engines["embeds"].generates = True
     cwm.directory.forget("embeds")
     assert (await cwm.directory.asked_for("embedder", "acme")).model == "embedder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cwm.domain.engine_health import BACK_AFTER
 from tests.services.fleet_of import Fleet
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR
 
 
 async def comes_back_with_other_weights(fleet: Fleet, looks: int) -> None:
@@ -32,10 +32,10 @@ async def test_its_sessions_go_on_there_without_the_kv_of_the_weights_before(fle
 
 
 async def test_it_is_said_that_the_engines_of_the_model_are_two_deployments_now(fleet: Fleet) -> None:
-    one, two, _ = await fleet.cwm.survey()
+    one, two, _ = await fleet.cwm.survey(OPERATOR)
     assert one.deployments == two.deployments
     await comes_back_with_other_weights(fleet, looks=1)
-    one, two, _ = await fleet.cwm.survey()
+    one, two, _ = await fleet.cwm.survey(OPERATOR)
     assert (one.deployments, two.deployments) == ({"tiny": "fp-2"}, {"tiny": "fp-1"})
 
 

@@ -21,7 +21,7 @@ from cwm.domain.marks import Touch, WindowMark
 from cwm.domain.principal import Principal
 from cwm.services.health.live import MOST_LISTENERS, Listener, Live, LiveKind
 from tests.eventually import eventually
-from tests.services.replicas_of import HandClock
+from tests.services.replicas_of import OPERATORS, HandClock
 
 NOW = datetime(2026, 11, 27, 9, 0, tzinfo=UTC)
 ANN, BOB = Principal("acme", "ann"), Principal("acme", "bob")
@@ -59,8 +59,10 @@ class House:
         self.records: Records = records
         self.changes = InProcessChanges()
         self.health = {"north": EngineHealth()}
-        directory: Any = SimpleNamespace(health=self.health, engine=SimpleNamespace(names=lambda: ("north",)))
-        self.live = Live(self.records, records, directory, self.changes, HandClock(NOW.timestamp()))
+        directory: Any = SimpleNamespace(health=self.health, names=lambda *_, **__: ("north",))
+        self.live = Live(
+            self.records, records, directory, self.changes, HandClock(NOW.timestamp()), OPERATORS
+        )
         self.visits = ExitStack()
 
     def listener(self, principal: Principal = ANN, since: datetime | None = None) -> Listener:

@@ -27,7 +27,7 @@ from cwm.services.kv.reuse import Reuse
 from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
-from tests.services.replicas_of import HandClock
+from tests.services.replicas_of import OPERATORS, HandClock
 
 
 @dataclass
@@ -52,6 +52,7 @@ async def inspect(sqlite_url: str) -> AsyncIterator[Inspect]:
         CountingClock(),
         "1",
         0.0,
+        OPERATORS,
         lambda: None,
         list,
         Reuse(PrometheusMeter()),

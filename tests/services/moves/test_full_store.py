@@ -11,7 +11,7 @@ from cwm.domain.errors import StorageWriteError
 from cwm.domain.verdict import Verification
 from tests.fakes.kv_tier import ALL, LOWER
 from tests.services.fleet_of import Fleet, turns_of
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ async def test_a_drain_takes_along_what_a_full_redis_had_refused(fleet: Fleet) -
     await fleet.begins("s1")
     for name in ("one", "two"):
         fleet.beside(name).full.clear()
-    drained = await fleet.cwm.drain(ANN, "one")
+    drained = await fleet.cwm.drain(OPERATOR, "one")
     assert (drained.moved, drained.stayed) == (1, ())
     answer = await fleet.cwm.says("s1", " On.")
     assert (turns_of(fleet.two), answer.cached_tokens >= fleet.cwm.kv_tier.chunk_size) == (1, True)

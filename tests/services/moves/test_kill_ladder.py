@@ -16,7 +16,7 @@ from cwm.domain.engine import Tier
 from tests.services.fleet_of import Fleet
 from tests.services.fleet_of import fleet as a_fleet
 from tests.services.moves.mortal import DiedError, Life, mortal_gateway
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR
 from tests.services.windows_of import TEXT
 
 pytestmark = pytest.mark.slow
@@ -137,21 +137,21 @@ async def test_a_drain_killed_at_any_step_is_ended_by_another_gateway(
     for session_id, text in texts.items():
         await fleet.begins(session_id, text)
     whole = Life()
-    await mortal_gateway(database, fleet, whole).drain(ANN, "one")
+    await mortal_gateway(database, fleet, whole).drain(OPERATOR, "one")
     assert {"registry.drain_engine", "registry.settle_session"} <= set(whole.steps)
     await fleet.cwm.drain.undo(ANN, "one")
     for last in itertools.count(1):
         for session_id in texts:
             await fleet.cwm.move(ANN, session_id, "one")
         dying = mortal_gateway(database, fleet, Life(last))
-        if not await killed(dying.drain(ANN, "one")):
+        if not await killed(dying.drain(OPERATOR, "one")):
             break
         await asyncio.gather(dying.move.settle(), return_exceptions=True)
         for session_id in texts:
             assert await fleet.engine_of(session_id) in {"one", "two"}
             await fleet.cwm.says(session_id, " On.")
             await lease_ends(fleet, session_id)
-        drained = await fleet.cwm.drain(ANN, "one")
+        drained = await fleet.cwm.drain(OPERATOR, "one")
         assert not drained.stayed
         assert {await fleet.engine_of(each) for each in texts} == {"two"}
         await fleet.cwm.drain.undo(ANN, "one")

@@ -15,7 +15,7 @@ from cwm.domain.errors import EngineConnectionError
 from cwm.domain.turn import TurnQuery
 from tests.services.fleet_of import Fleet, together, turns_of
 from tests.services.moves.mortal import Life, Mortal
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR
 from tests.services.windows_of import TEXT, Gateway
 
 
@@ -146,7 +146,7 @@ async def test_what_each_gateway_says_of_the_engines_is_what_it_sees_and_the_sam
     partition: Partition,
 ) -> None:
     async def states(gateway: Gateway) -> dict[str, bool]:
-        return {state.name: state.is_up for state in await gateway.survey()}
+        return {state.name: state.is_up for state in await gateway.survey(OPERATOR)}
 
     await partition.cuts_off("one")
     assert await states(partition.near) == {"one": True, "two": True, "other": True}

@@ -34,7 +34,7 @@ from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import LOWER, FakeKvTier
 from tests.services.fleet_of import Fleet
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ async def until_done(fleet: Fleet) -> list[StepOutcome]:
 
 
 async def test_new_sessions_go_to_the_deployment_that_an_operator_names(fleet: Fleet) -> None:
-    begun = await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    begun = await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     assert (begun.deployment, begun.engines) == ("fp-2", {"one": "fp-1", "two": "fp-2"})
     for name in ("s1", "s2", "s3"):
         await fleet.cwm.session(name)
@@ -91,38 +91,38 @@ async def test_new_sessions_go_to_the_deployment_that_an_operator_names(fleet: F
 
 
 async def test_the_deployment_itself_names_it_too_and_the_last_word_counts(fleet: Fleet) -> None:
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
-    back = await fleet.cwm.upgrades.begin(ANN, "tiny", "fp-1")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
+    back = await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "fp-1")
     assert back.deployment == "fp-1"
     await fleet.cwm.session("s1")
     assert await fleet.engine_of("s1") == "one"
 
 
 async def test_every_gateway_sees_it_and_it_lasts_until_it_is_undone(fleet: Fleet, sqlite: Database) -> None:
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     other = fleet.another_gateway(sqlite)
-    first = await other.upgrades.show("tiny")
+    first = await other.upgrades.show(OPERATOR, "tiny")
     assert first.deployment == "fp-2"
-    again = await other.upgrades.begin(ANN, "tiny", "two")
+    again = await other.upgrades.begin(OPERATOR, "tiny", "two")
     assert again.since == first.since
     for name in ("s1", "s2"):
         await other.session(name)
     assert {await fleet.engine_of(name) for name in ("s1", "s2")} == {"two"}
-    assert (await other.upgrades.end(ANN, "tiny")).deployment is None
+    assert (await other.upgrades.end(OPERATOR, "tiny")).deployment is None
     for name in ("s3", "s4"):
         await fleet.cwm.session(name)
     assert {await fleet.engine_of(name) for name in ("s3", "s4")} == {"one", "two"}
 
 
 async def test_without_an_engine_of_the_new_deployment_new_sessions_go_to_the_old_one(fleet: Fleet) -> None:
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     await fleet.lose("two")
     await fleet.cwm.session("s1")
     assert await fleet.engine_of("s1") == "one"
 
 
 async def test_an_engine_of_the_new_deployment_that_is_full_gets_no_more(fleet: Fleet) -> None:
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     fleet.cwm.directory.rules = {"two": EngineRules(max_running=1)}
     fleet.two.busy = (1, 0)
     await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
@@ -138,7 +138,7 @@ async def test_a_session_that_has_to_leave_its_deployment_goes_to_the_upgrades_a
     await add(fleet, "three", fingerprint="fp-3", weights="w-3")
     await add(fleet, "four")
     await fleet.begins("s1")
-    await cwm.upgrades.begin(ANN, "tiny", "two")
+    await cwm.upgrades.begin(OPERATOR, "tiny", "two")
     fleet.two.busy = (3, 0)
     await cwm.directory.look_at("two", cwm.clock)
     if state == "full":
@@ -155,7 +155,7 @@ async def test_an_engine_that_does_not_say_who_it_is_delays_new_sessions_once_fo
 ) -> None:
     cwm = fleet.cwm
     three = await add(fleet, "three")
-    await cwm.upgrades.begin(ANN, "tiny", "two")
+    await cwm.upgrades.begin(OPERATOR, "tiny", "two")
     cwm.directory.forget("three")
     three.gate = asyncio.Event()
     three.asked.clear()
@@ -173,7 +173,7 @@ async def test_an_engine_that_does_not_say_who_it_is_delays_new_sessions_once_fo
 async def test_another_gateway_that_knows_no_engine_yet_sends_its_first_session_to_the_new_deployment(
     fleet: Fleet, sqlite: Database
 ) -> None:
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     other = fleet.another_gateway(sqlite)
     await other.session("s1")
     assert await fleet.engine_of("s1") == "two"
@@ -182,23 +182,23 @@ async def test_another_gateway_that_knows_no_engine_yet_sends_its_first_session_
 @pytest.mark.parametrize("to", ["three", "other", "fp-9", ""])
 async def test_what_serves_the_model_nowhere_is_refused_with_what_does(fleet: Fleet, to: str) -> None:
     with pytest.raises(InvalidParameterError) as refused:
-        await fleet.cwm.upgrades.begin(ANN, "tiny", to)
+        await fleet.cwm.upgrades.begin(OPERATOR, "tiny", to)
     assert refused.value.context["deployments"] == {"one": "fp-1", "two": "fp-2"}
     with pytest.raises(InvalidParameterError, match="does not serve the model"):
-        await fleet.cwm.upgrades.show("unheard-of")
+        await fleet.cwm.upgrades.show(OPERATOR, "unheard-of")
 
 
 async def test_nothing_is_upgraded_to_what_a_router_chooses(fleet: Fleet) -> None:
     fleet.cwm.directory.rules = {"two": EngineRules(is_router=True)}
     with pytest.raises(EngineIncompatibleError):
-        await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+        await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
 
 
 async def test_sessions_on_the_old_deployment_stay_until_it_is_gone_and_then_that_is_said(
     fleet: Fleet,
 ) -> None:
     await fleet.begins("s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     assert (await fleet.cwm.says("s1", " On.")).cached_tokens >= fleet.cwm.kv_tier.chunk_size
     assert await fleet.engine_of("s1") == "one"
     await fleet.lose("one")
@@ -214,9 +214,9 @@ async def test_a_drain_of_the_old_deployment_leaves_none_behind_and_says_what_is
 ) -> None:
     await fleet.begins("s1")
     await fleet.begins("s2", "Another context, of some blocks at least, as they are counted here.")
-    assert {each.error.code for each in (await fleet.cwm.drain(ANN, "one")).stayed} == {"CWM-3011"}
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
-    drained = await fleet.cwm.drain(ANN, "one")
+    assert {each.error.code for each in (await fleet.cwm.drain(OPERATOR, "one")).stayed} == {"CWM-3011"}
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
+    drained = await fleet.cwm.drain(OPERATOR, "one")
     assert (drained.moved, drained.to_compute, drained.stayed) == (0, 2, ())
     assert {await fleet.engine_of(each) for each in ("s1", "s2")} == {"two"}
     assert (await fleet.cwm.says("s1", " On.")).cached_tokens == 0
@@ -230,7 +230,7 @@ async def test_a_drain_lets_no_session_go_that_an_engine_of_its_deployment_takes
 ) -> None:
     three = await add(fleet, "three")
     await fleet.begins("s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     # The last to be asked.
     fleet.two.busy = (3, 0)
     await fleet.cwm.directory.look_at("two", fleet.cwm.clock)
@@ -243,17 +243,17 @@ async def test_a_drain_lets_no_session_go_that_an_engine_of_its_deployment_takes
         three.away = False
         await fleet.cwm.directory.look_at("three", fleet.cwm.clock)
 
-    drained = await fleet.cwm.drain(ANN, "one", on_moved=on_moved)
+    drained = await fleet.cwm.drain(OPERATOR, "one", on_moved=on_moved)
     assert (drained.moved, drained.to_compute, drained.stayed, tries) == (1, 0, (), 2)
     assert await fleet.engine_of("s1") == "three"
 
 
 async def test_windows_are_frozen_again_and_thaw_on_the_new_deployment_from_their_kv(fleet: Fleet) -> None:
     before = [await frozen(fleet, f"w{number}", f"s{number}") for number in range(5)]
-    begun = await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    begun = await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     assert begun.windows == WindowCounts(done=0, left=5)
     assert await until_done(fleet) == [StepOutcome.DONE] * 5
-    assert (await fleet.cwm.upgrades.show("tiny")).windows == WindowCounts(done=5, left=0)
+    assert (await fleet.cwm.upgrades.show(OPERATOR, "tiny")).windows == WindowCounts(done=5, left=0)
     await fleet.lose("one")
     for old in before:
         new = await window(fleet, old.name)
@@ -278,7 +278,7 @@ async def test_windows_are_frozen_again_and_thaw_on_the_new_deployment_from_thei
 
 async def test_until_then_a_window_thaws_where_its_kv_is(fleet: Fleet) -> None:
     await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     thawed = await fleet.cwm.thaw(ANN, "w1")
     assert (thawed.session.engine, thawed.partial) == ("one", False)
 
@@ -287,7 +287,7 @@ async def test_kv_that_a_session_on_the_old_deployment_still_uses_stays(fleet: F
     old = await frozen(fleet, "w1", "s1")
     thawed = await fleet.cwm.thaw(ANN, "w1", "s2")
     assert thawed.session.engine == "one"
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     assert await until_done(fleet) == [StepOutcome.DONE]
     assert fleet.cwm.kv_tier.stored(old.cache_salt)
     assert not await fleet.cwm.kv_tier.pins(old.cache_salt)
@@ -298,7 +298,7 @@ async def test_kv_that_a_session_on_the_old_deployment_still_uses_stays(fleet: F
 async def test_clones_are_frozen_again_too_and_share_what_is_stored(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
     await fleet.cwm.clone(ANN, "w1", "w2")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     assert await until_done(fleet) == [StepOutcome.DONE] * 2
     assert not fleet.cwm.kv_tier.stored(old.cache_salt)
     one, two = await window(fleet, "w1"), await window(fleet, "w2")
@@ -313,18 +313,18 @@ async def test_a_window_that_the_new_deployment_cannot_take_stays_as_it_was_and_
     long = [await frozen(fleet, name, f"s{name}") for name in ("w0", "w1")]
     await fleet.begins("s2", "Short enough for the new one to fit.")
     await fleet.cwm.freeze(ANN, "s2", "w2")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     outcomes = await until_done(fleet)
     assert sorted(outcomes) == [StepOutcome.DONE, StepOutcome.FAILED, StepOutcome.FAILED]
     assert [await window(fleet, each.name) for each in long] == long
-    assert (await fleet.cwm.upgrades.show("tiny")).windows == WindowCounts(done=1, left=2)
+    assert (await fleet.cwm.upgrades.show(OPERATOR, "tiny")).windows == WindowCounts(done=1, left=2)
     assert await fleet.cwm.at_rest()
     assert not (await fleet.cwm.thaw(ANN, "w1")).partial
 
 
 async def test_a_window_whose_blocks_no_tier_takes_stays_as_it_was(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     for name in ("one", "two"):
         fleet.beside(name).full |= set(LOWER)
     (failed,) = await fleet.cwm.renewal(2, dry_run=False)
@@ -338,7 +338,7 @@ async def test_a_window_whose_blocks_no_tier_takes_stays_as_it_was(fleet: Fleet)
 
 async def test_a_window_whose_tokens_mean_something_else_there_stays_as_it_was(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     identity = await fleet.cwm.directory.identity("tiny", "two")
     other = replace(identity, tokenizer_digest="another")
     fleet.cwm.directory._known["two", "tiny"] = other
@@ -350,7 +350,7 @@ async def test_a_window_whose_tokens_mean_something_else_there_stays_as_it_was(f
 async def test_another_chat_template_is_accepted_by_whoever_thaws_and_nobody_else(fleet: Fleet) -> None:
     fleet.two.template = "another"
     await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     assert await until_done(fleet) == [StepOutcome.DONE]
     await fleet.lose("one")
     with pytest.raises(WindowIncompatibleError, match="chat template"):
@@ -361,7 +361,7 @@ async def test_another_chat_template_is_accepted_by_whoever_thaws_and_nobody_els
 async def test_windows_of_which_only_the_tokens_are_kept_are_left_alone(fleet: Fleet) -> None:
     await fleet.begins("s1")
     await fleet.cwm.freeze(ANN, "s1", "w1", retention=Retention.BEST_EFFORT)
-    begun = await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    begun = await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     assert begun.windows == WindowCounts(done=0, left=0)
     assert await until_done(fleet) == []
 
@@ -373,7 +373,7 @@ async def new_salt(fleet: Fleet, window: Window) -> str:
 
 async def test_a_window_that_is_deleted_meanwhile_leaves_nothing(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     salt = await new_salt(fleet, old)
     fleet.two.gate = asyncio.Event()
     fleet.two.asked.clear()
@@ -402,7 +402,7 @@ async def test_of_a_window_that_is_deleted_meanwhile_stays_what_a_session_of_the
     await fleet.cwm.says("s2", text)
     while await fleet.beside(engine).storing():
         pass
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     salt = await new_salt(fleet, old)
     before = set(fleet.cwm.kv_tier.stored(salt))
     fleet.two.gate = asyncio.Event()
@@ -418,7 +418,7 @@ async def test_of_a_window_that_is_deleted_meanwhile_stays_what_a_session_of_the
 
 async def test_patrols_read_the_windows_of_both_deployments_back(fleet: Fleet) -> None:
     await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     await until_done(fleet)
     await frozen(fleet, "w2", "s2")
     assert await fleet.cwm.patrol(8, fleet.cwm.clock.now(), dry_run=False) == []
@@ -432,7 +432,7 @@ async def test_an_engine_that_goes_meanwhile_leaves_the_window_as_it_was_until_i
     fleet: Fleet,
 ) -> None:
     old = await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     fleet.two.away = True
     (postponed,) = await fleet.cwm.renewal(2, dry_run=False)
     assert postponed.outcome is StepOutcome.POSTPONED
@@ -469,7 +469,7 @@ async def test_windows_at_which_the_engine_fails_are_set_aside_and_the_others_ge
 ) -> None:
     for number in range(4):
         await frozen(fleet, f"w{number}", f"s{number}")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     await failing(fleet, monkeypatch, ("w0", "w1"), lambda: error("It failed."))
     first = await fleet.cwm.renewal(2, dry_run=False)
     assert sorted((each.subject, each.outcome) for each in first) == [
@@ -487,7 +487,7 @@ async def test_a_window_that_kills_the_engine_is_the_last_and_then_set_aside(
 ) -> None:
     for number in range(4):
         await frozen(fleet, f"w{number}", f"s{number}")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
 
     def dies() -> CwmError:
         fleet.two.away = True
@@ -520,7 +520,7 @@ async def test_a_window_that_kills_the_engine_is_the_last_and_then_set_aside(
 
 async def test_while_the_cache_is_away_no_window_is_set_aside(fleet: Fleet) -> None:
     await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     await fleet.cwm.directory.deployments("tiny", "")
     fleet.cwm.kv_tier.away = fleet.beside("two").away = True
     for _ in range(2):
@@ -532,7 +532,7 @@ async def test_while_the_cache_is_away_no_window_is_set_aside(fleet: Fleet) -> N
 
 async def test_while_the_new_deployment_is_away_windows_wait_and_go_on_when_it_is_back(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     await fleet.lose("two")
     assert await fleet.cwm.renewal(2, dry_run=False) == []
     assert await window(fleet, "w1") == old
@@ -546,13 +546,13 @@ async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_le
     fleet: Fleet,
 ) -> None:
     old = await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     fleet.cwm.directory.rules = {"two": EngineRules(tenants=frozenset({"beryl"}))}
     await fleet.cwm.reconcile()
     assert await until_done(fleet) == []
     now = await window(fleet, "w1")
     assert (now.cache_salt, now.identity) == (old.cache_salt, old.identity)
-    assert (await fleet.cwm.upgrades.show("tiny")).windows == WindowCounts(done=0, left=1)
+    assert (await fleet.cwm.upgrades.show(OPERATOR, "tiny")).windows == WindowCounts(done=0, left=1)
     (event,) = [
         each
         for each in await fleet.cwm.audit.events("acme", 9)
@@ -568,7 +568,7 @@ async def test_windows_of_a_new_deployment_without_a_cache_are_left_and_that_is_
     old = await frozen(fleet, "w1", "s1")
     identity = replace(await fleet.cwm.directory.identity("tiny", "two"), chunk_size=None)
     fleet.cwm.directory._known["two", "tiny"] = identity
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     (failed,) = await fleet.cwm.renewal(2, dry_run=False)
     assert (failed.outcome, failed.detail) == (
         StepOutcome.FAILED,
@@ -581,14 +581,14 @@ async def test_an_installation_that_reads_no_windows_back_freezes_them_again_all
     fleet: Fleet,
 ) -> None:
     await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     await replace(fleet.cwm.reconcile, patrol_windows=0)()
     assert (await window(fleet, "w1")).identity.fingerprint == "fp-2"
 
 
 async def test_a_plan_changes_nothing(fleet: Fleet) -> None:
     old = await frozen(fleet, "w1", "s1")
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     (planned,) = await fleet.cwm.renewal(2, dry_run=True)
     assert (planned.action, planned.outcome) == ("freeze_again", StepOutcome.PLANNED)
     assert await window(fleet, "w1") == old

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from cwm.adapters.memory.changes import InProcessChanges
+from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.turns.conversations import SqlConversations
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import ConversationLockedError
+from cwm.services.audit.journal import Journal
 from cwm.services.replicas import Replicas
 from cwm.services.responses.conversations import StoredConversations
 from tests.services.replicas_of import ANN, HandClock
@@ -16,7 +21,9 @@ from tests.services.replicas_of import ANN, HandClock
 def conversations_of(database: Database, name: str) -> StoredConversations:
     clock = HandClock()
     replicas = Replicas(SqlLeases(database), name, lambda _: None)
-    return StoredConversations(SqlConversations(database), clock, replicas, lambda _: True)
+    audit = SqlAuditLog(database, ChainKeys([b"a secret"]))
+    journal = Journal(audit, clock, PrometheusMeter(), InProcessChanges())
+    return StoredConversations(SqlConversations(database), clock, replicas, journal, lambda _: True)
 
 
 async def test_a_gateway_waits_for_another_that_lives_and_not_for_one_that_has_died(sqlite: Database) -> None:

@@ -12,7 +12,7 @@ from cwm.domain.window import Durability
 from tests.services.fleet_of import Fleet
 from tests.services.fleet_of import fleet as a_fleet
 from tests.services.moves.mortal import DiedError, Life, mortal_gateway
-from tests.services.replicas_of import ANN
+from tests.services.replicas_of import ANN, OPERATOR
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ async def fleet(database: Database) -> AsyncIterator[Fleet]:
 
 
 async def test_the_next_gateway_goes_on_wherever_it_was_killed(fleet: Fleet, database: Database) -> None:
-    await fleet.cwm.upgrades.begin(ANN, "tiny", "two")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
     ends = set()
     for last in itertools.count(1):
         name = f"w{last}"

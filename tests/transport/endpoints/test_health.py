@@ -71,6 +71,7 @@ async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path
             inspect.clock,
             inspect.version,
             inspect.started,
+            inspect.operators,
             inspect.cache_fault,
             inspect.upstreams,
             inspect.reuse,

@@ -209,9 +209,11 @@ async def gateway(
                 SqlConversations(database),
                 clock,
                 Replicas(SqlLeases(database), uuid4().hex, lambda _: None),
+                journal,
                 lambda tenant: turns.keep.of(tenant).messages,
             ),
             clock,
+            journal,
         )
         pass_through = PassThrough(
             engine=engine,

@@ -70,22 +70,19 @@ class EngineRecords:
     def served_sessions_of_every_tenant(
         self, connection: Connection, engine: str, limit: int
     ) -> list[Session]:
-        query = (
-            select(*SESSION)
-            .where(sessions.c.engine == engine, sessions.c.state.in_(LIVE_STATES))
-            .order_by(sessions.c.updated_at, sessions.c.tenant, sessions.c.id)
-            .limit(limit)
-        )
-        return [session_of(row) for row in connection.execute(query)]
+        return _served(connection, limit, sessions.c.engine == engine)
+
+    @reading
+    def served_sessions(self, connection: Connection, tenant: str, engine: str, limit: int) -> list[Session]:
+        return _served(connection, limit, sessions.c.engine == engine, sessions.c.tenant == tenant)
 
     @reading
     def session_counts_of_every_tenant(self, connection: Connection) -> dict[str, int]:
-        query = (
-            select(sessions.c.engine, func.count())
-            .where(sessions.c.engine.is_not(None), sessions.c.state.in_(LIVE_STATES))
-            .group_by(sessions.c.engine)
-        )
-        return {row.engine: row[1] for row in connection.execute(query)}
+        return _counts(connection, sessions.c.engine.is_not(None))
+
+    @reading
+    def session_counts(self, connection: Connection, tenant: str) -> dict[str, int]:
+        return _counts(connection, sessions.c.engine.is_not(None), sessions.c.tenant == tenant)
 
     @writing
     def drain_engine(self, connection: Connection, engine: str, at: datetime) -> None:
@@ -118,6 +115,25 @@ class EngineRecords:
     @reading
     def upgrades(self, connection: Connection) -> dict[str, Upgrade]:
         return {row.model: _upgrade_of(row) for row in connection.execute(select(model_upgrades))}
+
+
+def _served(connection: Connection, limit: int, *which: ColumnElement[bool]) -> list[Session]:
+    query = (
+        select(*SESSION)
+        .where(sessions.c.state.in_(LIVE_STATES), *which)
+        .order_by(sessions.c.updated_at, sessions.c.tenant, sessions.c.id)
+        .limit(limit)
+    )
+    return [session_of(row) for row in connection.execute(query)]
+
+
+def _counts(connection: Connection, *which: ColumnElement[bool]) -> dict[str, int]:
+    query = (
+        select(sessions.c.engine, func.count())
+        .where(sessions.c.state.in_(LIVE_STATES), *which)
+        .group_by(sessions.c.engine)
+    )
+    return {row.engine: row[1] for row in connection.execute(query)}
 
 
 def _upgrade_of(row: Row[Any]) -> Upgrade:

@@ -66,14 +66,24 @@ class Entrance:
 
     def routes(self) -> list[Route]:
         return [
-            Route(SIGN_IN_PATH, _guarded(self.page), methods=["GET"]),
-            Route(SIGN_IN_PATH, _guarded(self.by_key), methods=["POST"]),
-            Route(START_PATH, _guarded(self.start), methods=["GET"]),
-            Route(RETURN_PATH, _guarded(self.back), methods=["GET"]),
-            Route(SIGN_OUT_PATH, _guarded(self._counted(self.leave)), methods=["POST"]),
-            Route(TENANT_PATH, _guarded(self._counted(self.choice)), methods=["GET"]),
-            Route(TENANT_PATH, _guarded(self._counted(self.choose)), methods=["POST"]),
+            Route(SIGN_IN_PATH, self._guarded(self.page), methods=["GET"]),
+            Route(SIGN_IN_PATH, self._guarded(self.by_key), methods=["POST"]),
+            Route(START_PATH, self._guarded(self.start), methods=["GET"]),
+            Route(RETURN_PATH, self._guarded(self.back), methods=["GET"]),
+            Route(SIGN_OUT_PATH, self._guarded(self._counted(self.leave)), methods=["POST"]),
+            Route(TENANT_PATH, self._guarded(self._counted(self.choice)), methods=["GET"]),
+            Route(TENANT_PATH, self._guarded(self._counted(self.choose)), methods=["POST"]),
         ]
+
+    def _guarded(self, handle: Handler) -> Handler:
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except CwmError as error:
+                await self._note(error, request.scope.get(PRINCIPAL))
+                return refusal(error, request)
+
+        return guarded
 
     async def page(self, request: Request) -> Response:
         return await self._page(request, _target(request.query_params.get("next", "")))
@@ -206,22 +216,12 @@ class Entrance:
             answer.headers.update(_NO_REFERRER)
         return answer
 
-    async def _note(self, error: CwmError) -> None:
+    async def _note(self, error: CwmError, principal: Principal | None = None) -> None:
         if isinstance(error, SecurityError):
-            await self.refusals.note(error, _FACE)
+            await self.refusals.note(error, _FACE, principal)
 
     def _looking(self) -> str:
         return " ".join(self.scope_prefix + name for name in spelled(LOOKING))
-
-
-def _guarded(handle: Handler) -> Handler:
-    async def guarded(request: Request) -> Response:
-        try:
-            return await handle(request)
-        except CwmError as error:
-            return refusal(error, request)
-
-    return guarded
 
 
 def _require_choice(request: Request) -> None:

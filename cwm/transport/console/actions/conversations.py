@@ -83,7 +83,7 @@ async def _moving(asked: Asked) -> Step:
         )
     others = [
         each.name
-        for each in await asked.services.survey()
+        for each in await asked.services.survey(asked.principal)
         if each.name and each.name != session.engine and each.is_up and each.draining_since is None
     ]
     if not others:

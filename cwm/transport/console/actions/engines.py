@@ -20,7 +20,8 @@ async def _draining(asked: Asked) -> Step:
     engine = await _engine(asked)
     count = number(engine.sessions)
     conversations = f"{count} conversation{'' if engine.sessions == 1 else 's'}"
-    moving = f"Its {conversations}, of all tenants, move to other engines with their KV, each with a proof."
+    whose = ", of all tenants," if asked.services.operators.have(asked.principal) else ""
+    moving = f"Its {conversations}{whose} move to other engines with their KV, each with a proof."
     facts = [
         f"{engine.name} gets no new conversations until that is undone. {moving if engine.sessions else 'It serves none now.'}",
         "One that cannot move goes on where it is. This page waits for a minute at most; drain again to go on.",
@@ -50,10 +51,10 @@ async def _undrain(asked: Asked, _: Form) -> str:
 
 
 async def _engine(asked: Asked) -> EngineState:
-    """CWM-1003 for one that is not there."""
+    """CWM-1003 for one that is not there, CWM-9002 for one that serves other tenants, too."""
     name = asked.part("engine")
-    asked.services.survey.require(name)
-    for each in await asked.services.survey():
+    asked.services.survey.require_own(asked.principal, name)
+    for each in await asked.services.survey(asked.principal):
         if each.name == name:
             return each
     raise InvalidParameterError("This engine went off the list just now.", field="engine")
@@ -66,10 +67,10 @@ def _step(title: str, engine: EngineState, facts: list[str], blocked: str = "") 
 ENGINES: Final = {
     "drain": Action(
         "Drain", _SECTION, ADMIN, _draining, _drain, is_destructive=True, takes_time=True,
-        fits=lambda engine: bool(engine.name),
+        fits=lambda engine: bool(engine.name) and engine.is_own,
     ),
     "undrain": Action(
         "Undo the drain", _SECTION, ADMIN, _undraining, _undrain,
-        fits=lambda engine: bool(engine.name) and engine.draining_since is not None,
+        fits=lambda engine: bool(engine.name) and engine.is_own and engine.draining_since is not None,
     ),
 }  # fmt: skip

@@ -49,7 +49,7 @@ async def overview(asked: Asked) -> Page:
         services.inspect.cache_stats(principal),
         services.browse.sessions(principal, SessionQuery(states=LIVE, limit=_NEWEST)),
         services.browse.windows(principal, WindowQuery(limit=_NEWEST)),
-        services.survey(),
+        services.survey(principal),
         asyncio.gather(
             services.turn_sums.of(principal, first_hour(now)),
             _warned(asked, now),
@@ -76,7 +76,7 @@ async def overview(asked: Asked) -> Page:
 
 
 async def _warned(asked: Asked, now: datetime) -> list[Matter]:
-    """A quota that is nearly used up; and for an administrator what upstreams changed, and windows whose KV was wrong."""
+    """A quota that is nearly used up; for who runs the gateway what upstreams changed, and for an administrator windows whose KV was wrong."""
     services, principal = asked.services, asked.principal
     used = sum(result.size for result in await services.results.of(principal))
     quota = services.results.quota_bytes
@@ -94,21 +94,20 @@ async def _warned(asked: Asked, now: datetime) -> list[Matter]:
         for each in await services.usage.near(principal)
         if each.use is not None and each.most is not None and each.rate is not None
     ]
+    if services.operators.have(principal):
+        warned += [
+            Matter(
+                f"Upstream {each.health.name}",
+                f"{len(each.changed):,} of its tools changed or are new, and wait to be accepted.",
+                link("upstreams"),
+            )
+            for each in await services.offers_of_upstreams(principal)
+            if each.changed
+        ]
     if AccessScope.ADMIN not in principal.scopes:
         return warned
     recent = AuditFilter(event=_QUARANTINE, since=now - _RECENT)
-    offers, page = await asyncio.gather(
-        services.offers_of_upstreams(principal), services.read_audit(principal, recent, _NEWEST)
-    )
-    warned += [
-        Matter(
-            f"Upstream {each.health.name}",
-            f"{len(each.changed):,} of its tools changed or are new, and wait to be accepted.",
-            link("upstreams"),
-        )
-        for each in offers
-        if each.changed
-    ]
+    page = await services.read_audit(principal, recent, _NEWEST)
     quarantined = {record.event.window_name: record.event for record in reversed(page.records)}
     return warned + [
         Matter(

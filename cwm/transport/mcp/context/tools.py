@@ -7,7 +7,6 @@ from typing import Annotated, Any, TypeAlias
 from fastmcp.tools import FunctionTool
 from pydantic import Field
 
-from cwm.domain.access import AccessScope
 from cwm.domain.shared_context import (
     DEFAULT_PRIORITY,
     LABEL_PATTERN,
@@ -229,7 +228,7 @@ async def context_stats(
     return render_context.stats(
         context_scope,
         await caller.services.shared_context.stats(context_scope),
-        memory=AccessScope.ADMIN in caller.principal.scopes,
+        memory=caller.services.operators.have(caller.principal),
     )
 
 

@@ -23,15 +23,16 @@ async def engine_list(
 ) -> schemas.EngineList:
     """List the engines: what each serves, how busy it is, how many sessions are on it, whether it answers.
 
-    Engines with the same deployment of a model share KV, and sessions can move between them. sessions counts live
-    sessions of all tenants, running the requests that the engine works on now.
+    Engines with the same deployment of a model share KV, and sessions can move between them. In the gateway's own tenant
+    all engines are listed, and sessions counts live sessions of all tenants. Elsewhere it is those that serve the tenant,
+    with its own sessions; running, the requests that an engine works on now, is left out if it serves others, too.
 
     Errors: CWM-1003 no such engine; CWM-4002 the registry cannot be read (retryable).
     """
     survey = caller.services.survey
     if engine is not None:
-        survey.require(engine)
-    return render.engines([each for each in await survey() if engine in {None, each.name}])
+        survey.require(caller.principal, engine)
+    return render.engines([each for each in await survey(caller.principal) if engine in {None, each.name}])
 
 
 async def session_move(
@@ -70,9 +71,11 @@ async def engine_drain(
 
     Ends when no session is left, when none of those left can move, or after the timeout; call it again to go on.
     stayed names the sessions of your tenant that could not move, and why; stayed_elsewhere counts those of other
-    tenants. A session that was not moved goes on where it is.
+    tenants. A session that was not moved goes on where it is. An engine that serves your tenant alone is yours to drain; any
+    other needs admin in the gateway's own tenant.
 
-    Errors: CWM-1003 no such engine; CWM-4001/4002 the registry cannot be written or read (retryable).
+    Errors: CWM-1003 no such engine; CWM-9002 it serves other tenants, too; CWM-4001/4002 the registry cannot be written or
+    read (retryable).
     """
     drain, step = caller.services.drain, steps(context)
 
@@ -103,10 +106,10 @@ async def engine_upgrade(
 
     New sessions go to engines of the new deployment, and the gateways freeze the model's guaranteed windows there again in
     the background; until a window is proven there it stays as it was. Sessions on the old deployment stay there until
-    their engine is drained or gone. It may be repeated; the last deployment named counts.
+    their engine is drained or gone. It may be repeated; the last deployment named counts. It concerns all tenants.
 
     Errors: CWM-1003 no such model, engine or deployment, or to together with undo; CWM-3011 a router chooses the engine;
-    CWM-4001/4002 the registry cannot be written or read (retryable).
+    CWM-9002 your tenant is not the gateway's own; CWM-4001/4002 the registry cannot be written or read (retryable).
     """
     upgrades = caller.services.upgrades
     if undo and to is not None:
@@ -115,7 +118,7 @@ async def engine_upgrade(
         return render.upgraded(await upgrades.end(caller.principal, model))
     if to is not None:
         return render.upgraded(await upgrades.begin(caller.principal, model, to))
-    return render.upgraded(await upgrades.show(model))
+    return render.upgraded(await upgrades.show(caller.principal, model))
 
 
 def engine_tools() -> list[FunctionTool]:

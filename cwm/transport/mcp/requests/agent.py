@@ -16,7 +16,8 @@ from mcp_types import CallToolRequestParams, ReadResourceRequestParams
 
 from cwm.domain.access import AccessScope
 from cwm.domain.api_key import MARK
-from cwm.domain.errors import InsufficientScopeError, InternalError, InvalidParameterError
+from cwm.domain.errors import InternalError, InvalidParameterError, SecurityError
+from cwm.domain.operators import Operators
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
@@ -60,11 +61,19 @@ class Agency:
             raise InternalError("Nobody has authenticated the request.")
         return principal
 
-    async def admit(self, principal: Principal, scopes: frozenset[AccessScope], where: str) -> None:
-        """Raises CWM-9002, and records it, if the principal lacks a scope. ``where`` is the tool or method."""
+    async def admit(
+        self,
+        principal: Principal,
+        scopes: frozenset[AccessScope],
+        where: str,
+        operators: Operators | None = None,
+    ) -> None:
+        """Raises CWM-9002, and records it, if the principal lacks a scope, or is none of the ``operators``. ``where`` is the tool or method."""
         try:
             principal.require(scopes)
-        except InsufficientScopeError as refused:
+            if operators is not None:
+                operators.require(principal)
+        except SecurityError as refused:
             if self.refusals is not None:
                 await self.refusals.note(refused, where, principal)
             raise

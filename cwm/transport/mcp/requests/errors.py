@@ -77,7 +77,7 @@ class RefusedError(ToolError):
 class CodedErrors(Middleware):
     """Turns every failure of a tool into a result with ``isError``; only an unknown tool is a protocol error.
 
-    A refusal that looks like an attack is recorded in the audit log here, once, whichever layer refused.
+    A refusal that looks like an attack, or of what is not there for the caller, is recorded in the audit log here, once, whichever layer refused.
     """
 
     def __init__(self, journal: Journal, agency: Agency) -> None:
@@ -120,12 +120,11 @@ class CodedErrors(Middleware):
             raise protocol_error(error) from failed
 
     async def _note(self, context: MiddlewareContext[Any], where: str, error: CwmError) -> None:
-        if error.injection is None:
-            return
         with suppress(CwmError):
             call = current_call()
             principal = await self._agency.principal(request_of(context)) if call is None else call.principal
             await self._journal.injection(principal, where, error)
+            await self._journal.not_found(principal, where, error)
 
 
 def error_result(error: CwmError) -> ToolResult:

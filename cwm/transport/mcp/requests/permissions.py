@@ -17,6 +17,7 @@ from mcp_types import INVALID_REQUEST
 from cwm.domain.access import NOTHING, AccessScope
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import CwmError, InsufficientScopeError
+from cwm.domain.operators import Operators
 from cwm.domain.results import RESULTS_URI
 from cwm.transport.mcp.requests.agent import (
     Agency,
@@ -86,6 +87,9 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
 }
 """The scopes for each of CWM's tools; a tool that is missing here needs ``admin``."""
 
+OF_ALL_TENANTS: Final = frozenset({"get_metrics_data", "engine_upgrade"})
+"""Tools for who runs the gateway: their ``admin`` is that of the gateway's own tenant."""
+
 _RESOURCES: Final[Mapping[str, frozenset[AccessScope]]] = {
     WINDOWS_URI: _READ,
     SESSIONS_URI: _READ,
@@ -113,13 +117,15 @@ def of_resource(uri: str) -> frozenset[AccessScope]:
 class Permissions(Middleware):
     """The layer inside the one that codes errors: a caller that may not call a tool learns nothing about its arguments."""
 
-    def __init__(self, agency: Agency) -> None:
+    def __init__(self, agency: Agency, operators: Operators) -> None:
         self._agency = agency
+        self._operators = operators
 
     async def on_call_tool(self, context: CallContext, call_next: NextCall) -> ToolResult:
         try:
             call = tool_call()
-            await self._agency.admit(call.principal, _needed(call), call.name)
+            operators = self._operators if call.name in OF_ALL_TENANTS else None
+            await self._agency.admit(call.principal, _needed(call), call.name, operators)
         except CwmError as refused:
             raise RefusedError(refused) from refused
         return await call_next(context)
@@ -132,8 +138,13 @@ class Permissions(Middleware):
     async def on_list_tools(
         self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
     ) -> Sequence[Tool]:
-        scopes = await self._held(context)
-        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= scopes]
+        principal = await self._agency.principal(request_of(context))
+        hidden = frozenset() if self._operators.have(principal) else OF_ALL_TENANTS
+        return [
+            tool
+            for tool in await call_next(context)
+            if TOOLS.get(tool.name, ADMIN) <= principal.scopes and tool.name not in hidden
+        ]
 
     async def on_list_resources(
         self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Resource]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.transport.mcp.contract.fields import (
     OUTPUTS,
     RESOURCES,
 )
-from tests.transport.mcp.gateway import Agent
+from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent
 
 READ_ONLY = {
     "turn_diff",
@@ -85,6 +86,13 @@ DELETING = {
     "context_delete",
     "context_restore",
 }
+
+
+@pytest.fixture
+async def agent(gateway: Gateway, era: str) -> AsyncIterator[Agent]:
+    """One that runs the gateway, to whom every tool is listed."""
+    async with fastmcp_agent(gateway.url, era, "acme") as one:
+        yield one
 
 
 @pytest.fixture

@@ -349,17 +349,20 @@ async def test_another_tenants_things_answer_like_things_that_do_not_exist(
 
 
 async def test_statistics_of_a_silent_engine_are_zeros_and_count_the_registry(
-    gateway: Gateway, agent: Agent
+    gateway: Gateway, agent: Agent, era: str
 ) -> None:
     await freeze(gateway.parts.base.registry, "w", "aa", "bb", tenant=agent.tenant)
     statistics = (await agent.call("cache_stats")).value
     assert statistics == {
         "success": True,
-        "kv_store": {"total_blocks": 2, "total_bytes": 200, "hit_rate": 0.0, "tiers": []},
+        "kv_store": {"total_blocks": 2, "total_bytes": 200, "hit_rate": 0.0},
         "vllm": {"connected": False, "hit_rate": 0.0, "cached_tokens": 0},
         "results": statistics["results"],
-        "engine": {"kv_hit_rate": 0.0, "prefix_hit_rate": 0.0, "cached_tokens": 0},
     }
+    async with fastmcp_agent(gateway.url, era, "acme") as operator:
+        of_all = (await operator.call("cache_stats")).value
+    assert of_all["kv_store"]["tiers"] == []
+    assert of_all["engine"] == {"kv_hit_rate": 0.0, "prefix_hit_rate": 0.0, "cached_tokens": 0}
     told = statistics["results"]
     assert told["saved_tokens"] == told["had_tokens"] - told["delivered_tokens"] - told["read_later_tokens"]
 
@@ -377,12 +380,17 @@ async def test_health_tells_each_component(agent: Agent) -> None:
     assert (registry["status"], [c["name"] for c in registry["components"]]) == ("healthy", ["registry"])
 
 
-async def test_metrics_are_the_same_registry_in_both_formats(gateway: Gateway, agent: Agent) -> None:
-    await agent.call("session_create")
-    prometheus = await agent.call("get_metrics_data")
+async def test_metrics_are_the_same_registry_in_both_formats(gateway: Gateway, era: str) -> None:
+    async with fastmcp_agent(gateway.url, era, "acme") as operator:
+        await operator.call("session_create")
+        prometheus = await operator.call("get_metrics_data")
+        as_json = await operator.call("get_metrics_data", {"format": "json"})
+        (tool,) = [each for each in await operator.client.list_tools() if each.name == "get_metrics_data"]
     assert prometheus.text == prometheus.value["text"]
     assert prometheus.value["format"] == "prometheus"
-    listed = (await agent.call("get_metrics_data", {"format": "json"})).value["metrics"]
+    assert json.loads(as_json.text) == as_json.value
+    Draft202012Validator(tool.output_schema).validate(as_json.value)
+    listed = as_json.value["metrics"]
     failed = next(
         m
         for m in listed
@@ -413,7 +421,6 @@ async def test_every_answer_is_its_schemas_and_its_text_the_same_json(
             ("session_list", {}),
             ("cache_stats", {}),
             ("health_check", {}),
-            ("get_metrics_data", {"format": "json"}),
         ):
             answer: ToolReply = await agent.call(tool, arguments)
             assert json.loads(answer.text) == answer.value

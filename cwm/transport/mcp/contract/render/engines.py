@@ -23,9 +23,10 @@ def _engine(state: EngineState) -> schemas.EngineInfo:
         "name": state.name,
         "answers": state.is_up,
         "deployments": dict(state.deployments),
-        "running": state.running,
         "sessions": state.sessions,
     }
+    if state.running is not None:
+        info["running"] = state.running
     if state.since is not None:
         info["since"] = moment(state.since)
     if state.reason:

@@ -19,7 +19,9 @@ class EngineInfo(TypedDict):
     deployments: Annotated[
         dict[str, str], Field(description="The digest of what KV depends on, by each served model")
     ]
-    running: Annotated[int, Field(description="Requests that it works on now")]
+    running: NotRequired[
+        Annotated[int, Field(description="Requests that it works on now; left out if others' are among them")]
+    ]
     sessions: int
     draining_since: NotRequired[Timestamp]
 
@@ -69,7 +71,9 @@ class EngineDrained(TypedDict):
     engine: str
     answers: bool
     draining_since: NotRequired[Timestamp]
-    moved: Annotated[int, Field(description="Sessions of all tenants")]
+    moved: Annotated[
+        int, Field(description="Sessions: of all tenants, or of yours if that is not the gateway's own")
+    ]
     to_compute: NotRequired[
         Annotated[
             int,
