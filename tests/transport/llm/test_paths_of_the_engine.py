@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm
@@ -98,7 +100,7 @@ async def test_a_field_that_chooses_weights_or_kv_is_refused_by_name(
     cwm: Gateway, vllm: FakeVllm, path: str
 ) -> None:
     said = {"messages": [{"role": "user", "content": "hey"}], "max_tokens": 1}
-    asked = {
+    asked: dict[str, Any] = {
         "/v1/chat/completions": said,
         "/v1/messages": said,
         "/v1/completions": {"prompt": "hey"},
