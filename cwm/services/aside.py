@@ -15,27 +15,37 @@ from typing import Any, Final, TypeVar
 from cwm.background import BackgroundTasks
 from cwm.domain.errors import CwmError
 
-_IN_THREAD_BYTES: Final = 256 * 1024
+_IN_THREAD_BYTES: Final = 64 * 1024
+_CHAR_BYTES: Final = 4
+_NODE_BYTES: Final = 64
 
 T = TypeVar("T")
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
-    """Run ``work`` on ``size`` bytes: in a thread above 256 KiB, else at once."""
+    """Run ``work`` on ``size`` bytes: in a thread above 64 KiB, else at once."""
     return work() if size <= _IN_THREAD_BYTES else await asyncio.to_thread(work)
 
 
 async def aside_of(value: Any, work: Callable[[], T]) -> T:
-    """The same on the texts in ``value``, which is as JSON has it. A character counts as four bytes: patterns are slow readers."""
+    """The same on ``value``, which is as JSON has it. A character of its texts counts as four bytes: patterns are slow readers."""
     return await aside(_size(value), work)
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, str):
-        return 4 * len(value)
-    if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, list | tuple) else 0
+    """Counts on until it is certain that the value is large."""
+    size, unread = 0, [value]
+    while unread and size <= _IN_THREAD_BYTES:
+        each = unread.pop()
+        if isinstance(each, str):
+            size += _CHAR_BYTES * len(each)
+        elif isinstance(each, Mapping):
+            size += _NODE_BYTES * len(each)
+            unread += each.values()
+        elif isinstance(each, list | tuple):
+            size += _NODE_BYTES * len(each)
+            unread += each
+    return size
 
 
 _unfinished: Final = BackgroundTasks()

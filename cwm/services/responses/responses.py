@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from cwm.domain.errors import (
     ExclusiveParametersError,
     InvalidParameterError,
     PreviousResponseNotFoundError,
     ResponseNotFoundError,
+    StoredTooLargeError,
 )
 from cwm.domain.principal import Principal
-from cwm.domain.response import Item, ResponseAsk, StoredResponse, is_id
+from cwm.domain.response import (
+    ContextLimit,
+    Item,
+    ItemPage,
+    ItemQuery,
+    LineEntry,
+    ResponseAsk,
+    StoredResponse,
+    is_id,
+)
+from cwm.domain.weight import MOST_AT_ONCE
 from cwm.ports.clock import Clock
 from cwm.ports.responses import ResponseRecords
 from cwm.ports.turn_wire import TurnRequest
-from cwm.services.responses.conversations import StoredConversations
+from cwm.services.responses.conversations import StoredConversations, unknown_after, weight_of_items
+
+_PREVIOUS: Final = "previous_response_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +41,12 @@ class Responses:
     records: ResponseRecords
     conversations: StoredConversations
     clock: Clock
+    limit: ContextLimit = field(default_factory=ContextLimit)
 
     async def resolved(self, principal: Principal, request: TurnRequest) -> tuple[TurnRequest, str | None]:
         """The request with all that it refers to, and the session of the response or the conversation that it goes on from.
 
-        The conversation is held until it is let go. CWM-1004, 2008, 2009, 3010.
+        The conversation is held until it is let go. CWM-1004, 1005, 2008, 2009, 3010.
         """
         ask = request.response
         if ask is None or (ask.previous is None and ask.conversation is None and not ask.references):
@@ -48,20 +63,50 @@ class Responses:
             )
             session_id = conversation.session_id
         elif ask.previous is not None:
-            line = await self._line(principal, ask.previous)
-            if not line:
-                raise PreviousResponseNotFoundError(
-                    f"Previous response with id '{ask.previous[:128]}' not found.",
-                    field="previous_response_id",
-                )
-            before = [item for response in line for item in (*response.items, *response.output)]
-            session_id = line[-1].session_id
+            before, session_id = await self._before(principal, ask)
         references = [item_id for item_id in ask.references if is_id(item_id)]
-        items_by_id = await self.records.items(principal.tenant, principal.subject, references)
+        items_by_id: Mapping[str, Item] = {}
+        if references:
+            with self._bounded("input"):
+                items_by_id = await self.records.items(
+                    principal.tenant, principal.subject, references, self.limit.weight
+                )
         for item_id in ask.references:
             if item_id not in items_by_id:
                 raise ResponseNotFoundError(f"Item with id '{item_id[:128]}' not found.", field="input")
         return request.after(before, items_by_id), session_id
+
+    async def _before(self, principal: Principal, ask: ResponseAsk) -> tuple[list[Item], str]:
+        """What was said up to the previous response, and its session. Nothing is read of what is too large. CWM-1005, 2009."""
+        line = await self._line(principal, ask.previous or "")
+        own = await weight_of_items(ask.items)
+        self.limit.require(own + sum(entry.weight for entry in line), _PREVIOUS)
+        before: list[Item] = []
+        left = self.limit.weight - own
+        for entry in line:
+            with self._bounded(_PREVIOUS):
+                response = await self._in_line(principal, entry, left)
+            if response is None:
+                line = []
+                break
+            left -= entry.weight
+            before += (*response.items, *response.output)
+        if not line:
+            raise PreviousResponseNotFoundError(
+                f"Previous response with id '{(ask.previous or '')[:128]}' not found.", field=_PREVIOUS
+            )
+        return before, line[-1].session_id
+
+    @contextmanager
+    def _bounded(self, field: str) -> Iterator[None]:
+        """CWM-1005 for what is found to be too large when it is read: it is from before there were weights, or named by many ids."""
+        try:
+            yield
+        except StoredTooLargeError:
+            self.limit.require(self.limit.weight + 1, field)
+
+    async def _in_line(self, principal: Principal, entry: LineEntry, most: int) -> StoredResponse | None:
+        return await self.records.in_line(principal.tenant, principal.subject, entry.id, max(most, 0))
 
     async def keep(
         self,
@@ -78,7 +123,8 @@ class Responses:
             conversation = await self.conversations.records.conversation(*whose)
             previous = None if conversation is None else conversation.last_response
             if previous is None:
-                items = [*await self.conversations.records.items(*whose), *ask.items]
+                # The answer is there: what others added meanwhile is no reason to lose it.
+                items = [*await self.conversations.records.items(*whose, 4 * self.limit.weight), *ask.items]
         if ask.stored and session_id is not None and turn_id is not None:
             is_kept = await self.records.keep(
                 StoredResponse(
@@ -101,7 +147,7 @@ class Responses:
         await self.conversations.let_go(principal, conversation.id, ask.id)
 
     async def response(self, principal: Principal, response_id: str) -> StoredResponse:
-        """CWM-2008."""
+        """The response, without the items of its request. CWM-2008, 4006."""
         response = None
         if is_id(response_id):
             response = await self.records.response(principal.tenant, principal.subject, response_id)
@@ -109,13 +155,34 @@ class Responses:
             raise _not_found(response_id)
         return response
 
-    async def input_items(self, principal: Principal, response_id: str) -> Sequence[Item]:
-        """All that the model was sent for the response, the first first. CWM-2008."""
+    async def input_items(self, principal: Principal, response_id: str, query: ItemQuery) -> ItemPage:
+        """Of all that the model was sent for the response. CWM-1003 for an unknown ``after``, CWM-2008, 4006.
+
+        Responses are read one after another, and of each only what is on the page is kept.
+        """
         line = await self._line(principal, response_id)
         if not line:
             raise _not_found(response_id)
-        before = [item for response in line[:-1] for item in (*response.items, *response.output)]
-        return [*before, *line[-1].items]
+        items, weight, is_behind = list[Item](), 0, query.after is None
+        for entry in reversed(line) if query.descending else line:
+            if items and weight + entry.weight > MOST_AT_ONCE:
+                return ItemPage(items, has_more=True, weight=weight)
+            response = await self._in_line(principal, entry, MOST_AT_ONCE)
+            if response is None:
+                raise _not_found(response_id)
+            said = [*response.items, *(response.output if entry is not line[-1] else ())]
+            taken = len(items)
+            for item in reversed(said) if query.descending else said:
+                if not is_behind:
+                    is_behind = item.get("id") == query.after
+                elif len(items) == query.limit:
+                    return ItemPage(items, has_more=True, weight=weight)
+                else:
+                    items.append(item)
+            weight += entry.weight if len(items) > taken else 0
+        if not is_behind:
+            raise unknown_after(query)
+        return ItemPage(items, has_more=False, weight=weight)
 
     async def delete(self, principal: Principal, response_id: str) -> None:
         """Not found any more; what was said in it belongs to its session. CWM-2008."""
@@ -124,7 +191,7 @@ class Responses:
         ):
             raise _not_found(response_id)
 
-    async def _line(self, principal: Principal, response_id: str) -> list[StoredResponse]:
+    async def _line(self, principal: Principal, response_id: str) -> list[LineEntry]:
         if not is_id(response_id):
             return []
         return await self.records.line(principal.tenant, principal.subject, response_id)

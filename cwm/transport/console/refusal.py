@@ -20,6 +20,7 @@ _NEXT_STEPS: Final = {
     ErrorKind.FORBIDDEN: "Ask whoever runs this gateway for the scope that it needs.",
     ErrorKind.CONFLICT: "Nothing was done. Go back and look at what it is now.",
     ErrorKind.STORAGE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
+    ErrorKind.TOO_LARGE: "Nothing is lost: `cwm turns show` and the tools read it in parts.",
     ErrorKind.UNAVAILABLE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.TIMEOUT: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
 }

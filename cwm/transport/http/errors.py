@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from structlog.contextvars import get_contextvars
 
-from cwm.domain.errors import CwmError, ErrorKind, LimitError
+from cwm.domain.errors import CwmError, ErrorKind, LimitError, StorageQuotaExceededError
 
 STATUS: Final[dict[ErrorKind, int]] = {
     ErrorKind.INVALID: 400,
@@ -19,6 +19,7 @@ STATUS: Final[dict[ErrorKind, int]] = {
     ErrorKind.NOT_FOUND: 404,
     ErrorKind.CONFLICT: 409,
     ErrorKind.LIMITED: 429,
+    ErrorKind.TOO_LARGE: 413,
     ErrorKind.INTERNAL: 500,
     ErrorKind.STORAGE: 503,
     ErrorKind.UNAVAILABLE: 503,
@@ -31,6 +32,7 @@ _TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.NOT_FOUND: "not_found_error",
     ErrorKind.CONFLICT: "conflict_error",
     ErrorKind.LIMITED: "rate_limit_error",
+    ErrorKind.TOO_LARGE: "invalid_request_error",
 }
 _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.INVALID: "invalid_request_error",
@@ -39,6 +41,7 @@ _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.NOT_FOUND: "not_found_error",
     ErrorKind.CONFLICT: "invalid_request_error",
     ErrorKind.LIMITED: "rate_limit_error",
+    ErrorKind.TOO_LARGE: "request_too_large",
     ErrorKind.UNAVAILABLE: "overloaded_error",
     ErrorKind.TIMEOUT: "timeout_error",
 }
@@ -47,6 +50,7 @@ _ANTHROPIC_STATUS_TYPES: Final = {404: "not_found_error", 413: "request_too_larg
 _RESPONSES: Final = ("/v1/responses", "/v1/conversations")
 _CODES_BY_CWM: Final = {
     "CWM-1004": "mutually_exclusive_parameters",
+    "CWM-1005": "context_length_exceeded",
     "CWM-2009": "previous_response_not_found",
     "CWM-3010": "conversation_locked",
 }
@@ -55,6 +59,9 @@ _CODES_BY_KIND: Final[dict[ErrorKind, str]] = {
     ErrorKind.UNAVAILABLE: "server_is_overloaded",
 }
 _OVERLOADED: Final = 529
+_NO_ROOM: Final = 507
+# Clients of OpenAI and Anthropic send a request again after a 5xx, unless this says no.
+_NOT_AGAIN: Final = (b"x-should-retry", b"false")
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
@@ -95,6 +102,8 @@ def error_event(error: CwmError, path: str = "") -> bytes:
 
 
 def status_of(error: CwmError, path: str = "") -> int:
+    if isinstance(error, StorageQuotaExceededError):
+        return _NO_ROOM
     if error.kind is ErrorKind.UNAVAILABLE and is_anthropic(path):
         return _OVERLOADED
     return STATUS[error.kind]
@@ -108,4 +117,6 @@ def is_anthropic(path: str) -> bool:
 def error_headers(error: CwmError) -> list[tuple[bytes, bytes]]:
     if isinstance(error, LimitError):
         return [(b"retry-after", b"%d" % error.retry_after_seconds)]
+    if isinstance(error, StorageQuotaExceededError):
+        return [_NOT_AGAIN]
     return [_RETRY_AFTER] if error.kind is ErrorKind.UNAVAILABLE else []

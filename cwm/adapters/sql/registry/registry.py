@@ -10,6 +10,7 @@ from cwm.adapters.sql.registry.engines import EngineRecords
 from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.merges import MergeRecords
+from cwm.adapters.sql.registry.messages import MessageRecords
 from cwm.adapters.sql.registry.renewals import RenewalRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
 from cwm.adapters.sql.registry.sessions import SessionRecords
@@ -32,6 +33,7 @@ class SqlRegistry(
     SessionRecords,
     EngineRecords,
     TurnRecords,
+    MessageRecords,
     FreezeRecords,
     WindowRecords,
     RenewalRecords,

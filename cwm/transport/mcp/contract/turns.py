@@ -212,7 +212,7 @@ async def turn_branch(
     """
     if turn is None:
         own = TurnSource(session_id=await session_of(caller, None))
-        turn = (await caller.services.history.show(caller.principal, own)).turn.id
+        turn = (await caller.services.history.turn(caller.principal, own)).id
     session = await caller.services.branches.open(caller.principal, turn, new_session_id, visibility)
     return {"success": True, "session_id": session.id, "turn": turn, "token_count": session.token_count}
 
