@@ -85,11 +85,11 @@ class ContextLimit:
         if weight > self.weight:
             raise ContextTooLargeError(
                 f"The request and what it goes on from would take {_megabytes(weight)} MB of memory, and the limit is "
-                f"{_megabytes(self.weight)} (CWM_CONTEXT_MB): begin a new conversation with a summary of this one.",
+                f"{_megabytes(self.weight)} (CWM_CHAINED_CONTEXT_MB): begin a new conversation with a summary of this one.",
                 field=field,
                 context_bytes=weight,
                 limit_bytes=self.weight,
-                setting="CWM_CONTEXT_MB",
+                setting="CWM_CHAINED_CONTEXT_MB",
             )
 
     def require_items(self, stored: ItemSum, count: int, weight: int, field: str) -> None:

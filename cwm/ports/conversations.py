@@ -22,7 +22,9 @@ class ConversationRecords(Protocol):
         self, tenant: str, owner: str, conversation_id: str
     ) -> StoredConversation | None: ...
 
-    async def items(self, tenant: str, owner: str, conversation_id: str, most: int = MOST_AT_ONCE) -> list[Item]:
+    async def items(
+        self, tenant: str, owner: str, conversation_id: str, most: int = MOST_AT_ONCE
+    ) -> list[Item]:
         """All of them, the first first. CWM-4006 if they weigh more than ``most`` together."""
 
     async def page(self, tenant: str, owner: str, conversation_id: str, query: ItemQuery) -> ItemPage | None:

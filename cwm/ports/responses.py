@@ -26,10 +26,14 @@ class ResponseRecords(Protocol):
         Empty if it is unknown or hidden itself, or one that it goes on from is gone.
         """
 
-    async def in_line(self, tenant: str, owner: str, response_id: str, most: int = MOST_AT_ONCE) -> StoredResponse | None:
+    async def in_line(
+        self, tenant: str, owner: str, response_id: str, most: int = MOST_AT_ONCE
+    ) -> StoredResponse | None:
         """A response of a line, a hidden one too. CWM-4006 if it weighs more than ``most``."""
 
-    async def items(self, tenant: str, owner: str, item_ids: Sequence[str], most: int = MOST_AT_ONCE) -> Mapping[str, Item]:
+    async def items(
+        self, tenant: str, owner: str, item_ids: Sequence[str], most: int = MOST_AT_ONCE
+    ) -> Mapping[str, Item]:
         """Those of the items of kept answers that have these ids, by id. CWM-4006 if those answers weigh more than ``most`` together."""
 
     async def ids_of_owner(self, tenant: str, owner: str, after: str = "", limit: int = 100) -> list[str]:

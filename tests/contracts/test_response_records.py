@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.reseal import Reseal
+from cwm.adapters.sql.tables.responses import responses
+from cwm.adapters.sql.turns.packed import pack_json
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.errors import StorageCorruptionError, StorageKeyError
+from cwm.domain.errors import StorageCorruptionError, StorageKeyError, StoredTooLargeError
 from cwm.domain.response import StoredResponse
 from cwm.domain.weight import compact_ascii, weight_of
 from cwm.ports.responses import ResponseRecords
@@ -135,6 +138,34 @@ async def test_the_responses_of_an_owner_are_listed_page_by_page(response_record
     await response_records.hide("acme", "ann", "r1")
     assert await response_records.ids_of_owner("acme", "ann", limit=2) == ["r0", "r1"]
     assert await response_records.ids_of_owner("acme", "ann", "r1", limit=2) == ["r2"]
+
+
+async def test_a_response_that_takes_too_much_memory_is_not_read(response_records: ResponseRecords) -> None:
+    await response_records.keep(a_response("r1"))
+    (entry,) = await response_records.line("acme", "ann", "r1")
+    assert await response_records.in_line("acme", "ann", "r1", entry.weight) == a_response("r1")
+    with pytest.raises(StoredTooLargeError):
+        await response_records.in_line("acme", "ann", "r1", entry.weight - 1)
+    assert await response_records.items("acme", "ann", ["msg_r1"], entry.weight) != {}
+    with pytest.raises(StoredTooLargeError):
+        await response_records.items("acme", "ann", ["msg_r1"], 100)
+
+
+async def test_a_response_from_before_there_were_weights_is_weighed_when_it_is_needed(
+    response_records: ResponseRecords, database: Database
+) -> None:
+    response = a_response("r1")
+    await response_records.keep(response)
+    both = pack_json({"items": list(response.items), "content": dict(response.content)})
+    older = update(responses).where(responses.c.tenant == "acme")
+    older = older.values(packed=both.stored, weight=None, asked=None, asked_weight=None)
+    await database.write(lambda connection: connection.execute(older))
+    assert await response_records.response("acme", "ann", "r1") == response
+    (entry,) = await response_records.line("acme", "ann", "r1")
+    assert entry.weight == both.weight
+    assert await response_records.in_line("acme", "ann", "r1", both.weight) == response
+    with pytest.raises(StoredTooLargeError):
+        await response_records.in_line("acme", "ann", "r1", both.weight - 1)
 
 
 async def test_a_damaged_response_is_said_to_be_damaged(

@@ -28,6 +28,7 @@ from cwm.domain.response import (
 from cwm.domain.weight import MOST_AT_ONCE, compact_ascii, weight_of
 from cwm.ports.clock import Clock
 from cwm.ports.conversations import ConversationRecords
+from cwm.services.access.storage import Storage
 from cwm.services.aside import aside
 from cwm.services.replicas import Replicas
 
@@ -44,16 +45,18 @@ class StoredConversations:
     replicas: Replicas
     keeps: Callable[[str], bool]
     limit: ContextLimit = field(default_factory=ContextLimit)
+    storage: Storage | None = None
     _holders: set[str] = field(default_factory=set)
 
     async def create(
         self, principal: Principal, metadata: Mapping[str, str], items: Sequence[Item]
     ) -> StoredConversation:
-        """CWM-1003 where what is said is not kept; CWM-1005 for more than a conversation holds."""
+        """CWM-1003 where what is said is not kept; CWM-1005 for more than a conversation holds, 4003."""
         if not self.keeps(principal.tenant):
             raise InvalidParameterError(
                 "Conversations are not kept here: the operator's 'keep.messages' is none."
             )
+        await self._require_storage(principal)
         await self._require_room(ItemSum(0, 0), items, "items")
         now = self.clock.now()
         conversation = StoredConversation(
@@ -107,9 +110,10 @@ class StoredConversations:
         return item
 
     async def add(self, principal: Principal, conversation_id: str, items: Sequence[Item]) -> list[Item]:
-        """The items as they were appended. CWM-1003 for an id that is there already, 1005, 2008."""
+        """The items as they were appended. CWM-1003 for an id that is there already, 1005, 2008, 4003."""
         conversation = await self.conversation(principal, conversation_id)
         whose = (principal.tenant, principal.subject, conversation_id)
+        await self._require_storage(principal)
         await self._require_room(await self.records.sum(*whose), items, "items")
         new = await self._new_in(whose, items)
         await self._changed(replace(conversation, last_response=None), new)
@@ -146,6 +150,8 @@ class StoredConversations:
                 field="conversation",
             )
         whose = (principal.tenant, principal.subject, conversation_id)
+        # What is answered is added, whatever it takes: a request that is not recorded counts, too.
+        await self._require_storage(principal)
         await self._require_room(await self.records.sum(*whose), items, "conversation")
         await self._new_in(whose, items)
         before = await self.records.items(*whose, self.limit.weight)
@@ -179,6 +185,10 @@ class StoredConversations:
         if not await self.records.change(conversation, items):
             raise _not_found("Conversation", conversation.id)
         return conversation
+
+    async def _require_storage(self, principal: Principal) -> None:
+        if self.storage is not None:
+            await self.storage.require_room(principal.tenant, principal.subject)
 
     async def _require_room(self, stored: ItemSum, items: Sequence[Item], field: str) -> None:
         """CWM-1005."""

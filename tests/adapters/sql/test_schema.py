@@ -306,7 +306,12 @@ async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str
         assert await registry.turn_with_chain("acme", "ann", ["c1"]) == turn
         columns = await database.read(lambda connection: inspect(connection).get_columns("turns"))
         if empty_database_url.startswith("sqlite"):
-            assert [column["name"] for column in columns[-3:]] == ["packed", "router_decision", "trace_id"]
+            assert [column["name"] for column in columns[-4:]] == [
+                "packed",
+                "router_decision",
+                "trace_id",
+                "title",
+            ]
         indexes = await database.read(lambda connection: inspect(connection).get_indexes("turns"))
         partly = {
             index["name"]

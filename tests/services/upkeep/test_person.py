@@ -169,7 +169,7 @@ async def test_her_conversations_are_exported_and_deleted(house: House, sqlite: 
     exported = [record for record in await house.exported() if record["kind"] == "conversation"]
     assert [(record["id"], record["items"]) for record in exported] == [("conv_ann", [{"id": "msg_1"}])]
     assert (await house.person.delete("acme", "ann"))["conversations"] == 1
-    assert await records.ids_of_owner("acme", "ann") == []
+    assert await records.of_owner("acme", "ann") == []
     assert await records.of_owner("acme", "bob") != []
 
 

@@ -30,6 +30,7 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
+from cwm.adapters.sql.turns.stored_bytes import SqlStoredBytes
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.adapters.vllm.turns.wire import VllmWire
@@ -41,8 +42,10 @@ from cwm.domain.errors import SecurityError, WindowNotFoundError
 from cwm.domain.limits import LimitRules
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
+from cwm.domain.response import ContextLimit
 from cwm.domain.session import Session
 from cwm.services.access.limits import CountStore, Limits
+from cwm.services.access.storage import Storage
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
@@ -150,6 +153,7 @@ async def gateway(
     rules: LimitRules = LimitRules(),  # noqa: B008
     capture: CapturePolicies = CapturePolicies(Capture.OFF),  # noqa: B008
     others: Mapping[str, Engine] = MappingProxyType({}),
+    context_limit: ContextLimit = ContextLimit(),  # noqa: B008
 ) -> AsyncIterator[Gateway]:
     """``others``: engines by name, besides one that is named ``first`` then."""
     database_url = f"sqlite:///{folder / 'cwm.db'}"
@@ -172,7 +176,6 @@ async def gateway(
         directory = EngineDirectory(engine, kv_tier, secret=b"a test's secret", weights_digest="")
         meter = TallyMeter()
         journal = Journal(audit, clock, meter, InProcessChanges())
-        turns = Turns(registry, audit, clock)
         scopes = SaltScopes(registry, clock)
         counts = LimitsRequestCounts(InProcessStorage)
         limits = Limits(
@@ -184,6 +187,8 @@ async def gateway(
             meter,
             clock,
         )
+        storage = Storage(SqlStoredBytes(database), limits, clock)
+        turns = Turns(registry, audit, clock, storage=storage)
         responses = Responses(
             SqlResponses(database),
             StoredConversations(
@@ -191,8 +196,11 @@ async def gateway(
                 clock,
                 Replicas(SqlLeases(database), uuid4().hex, lambda _: None),
                 lambda tenant: turns.keep.of(tenant).messages,
+                context_limit,
+                storage,
             ),
             clock,
+            context_limit,
         )
         pass_through = PassThrough(
             engine=engine,

@@ -124,17 +124,16 @@ class MessageRecords:
     def _contents(
         self, connection: Connection, tenant: str, session_id: str, names: Sequence[str]
     ) -> list[Row[Any]]:
-        return [
-            row
-            for batch in at_a_time(names)
-            for row in connection.execute(
+        rows: list[Row[Any]] = []
+        for batch in at_a_time(names):
+            rows += connection.execute(
                 select(turn_contents.c.digest, turn_contents.c.packed, turn_contents.c.weight).where(
                     turn_contents.c.tenant == tenant,
                     turn_contents.c.session_id == session_id,
                     turn_contents.c.digest.in_(batch),
                 )
-            )
-        ]
+            ).all()
+        return rows
 
     async def findings(
         self, tenant: str, session_id: str, words: Words, up_to: str | None = None
@@ -208,7 +207,7 @@ class MessageRecords:
 
 async def joined(stored: StoredTokens) -> TokenIds:
     """CWM-4004."""
-    return await aside(stored.count * TOKEN_BYTES, stored.join)
+    return await aside(stored.token_count * TOKEN_BYTES, stored.join)
 
 
 def _stand_in(digest: str, size: int) -> Message:

@@ -52,7 +52,9 @@ class SqlConversations:
         row = connection.execute(this).one_or_none()
         return None if row is None else StoredConversation(*row)
 
-    async def items(self, tenant: str, owner: str, conversation_id: str, most: int = MOST_AT_ONCE) -> list[Item]:
+    async def items(
+        self, tenant: str, owner: str, conversation_id: str, most: int = MOST_AT_ONCE
+    ) -> list[Item]:
         total = await self.sum(tenant, owner, conversation_id)
         Room(most).take(total.weight)
         rows = await self._rows(tenant, owner, conversation_id)

@@ -37,7 +37,7 @@ class StoredTokens(NamedTuple):
     """The stored ids of a context, and how many they are."""
 
     deltas: Sequence[Delta]
-    count: int
+    token_count: int
     digest: str
     session_id: str
     turn_id: str

@@ -83,7 +83,9 @@ class SqlResponses:
         row = await self._row(tenant, owner, response_id)
         return None if row is None or row.hidden else await self._unpacked(row, with_items=False)
 
-    async def in_line(self, tenant: str, owner: str, response_id: str, most: int = MOST_AT_ONCE) -> StoredResponse | None:
+    async def in_line(
+        self, tenant: str, owner: str, response_id: str, most: int = MOST_AT_ONCE
+    ) -> StoredResponse | None:
         row = await self._row(tenant, owner, response_id)
         return None if row is None else await self._unpacked(row, most=most)
 
@@ -140,7 +142,9 @@ class SqlResponses:
         this = and_(_theirs(tenant, owner), responses.c.id == response_id)
         connection.execute(update(responses).where(this).values(weight=weight))
 
-    async def items(self, tenant: str, owner: str, item_ids: Sequence[str], most: int = MOST_AT_ONCE) -> Mapping[str, Item]:
+    async def items(
+        self, tenant: str, owner: str, item_ids: Sequence[str], most: int = MOST_AT_ONCE
+    ) -> Mapping[str, Item]:
         wanted, found, room = set(item_ids), dict[str, Item](), Room(most)
         for response_id in await self._with_items(tenant, owner, sorted(wanted)):
             row = await self._row(tenant, owner, response_id)
@@ -154,7 +158,7 @@ class SqlResponses:
         self, connection: Connection, tenant: str, owner: str, item_ids: Sequence[str]
     ) -> list[str]:
         """The ids of the responses that have these items, the first first."""
-        rows = []
+        rows: list[Any] = []
         for batch in at_a_time(item_ids):
             those = and_(response_items.c.tenant == tenant, response_items.c.id.in_(batch))
             ids = select(response_items.c.response_id).where(those)

@@ -16,6 +16,8 @@ from cwm.adapters.sql.transactions import reading
 
 TURN_BYTES: Final = 1024
 """Of a turn's row beside its tokens."""
+ROW_BYTES: Final = 1024
+"""Of the row of a session or conversation."""
 
 
 class SqlStoredBytes:
@@ -28,7 +30,9 @@ class SqlStoredBytes:
     def by_owner(self, connection: Connection, tenant: str) -> Mapping[str, int]:
         total: Counter[str] = Counter()
         for table in (sessions, conversations):
-            sums = select(table.c.owner, func.sum(table.c.stored_bytes)).where(table.c.tenant == tenant)
+            sums = select(table.c.owner, func.sum(ROW_BYTES + table.c.stored_bytes)).where(
+                table.c.tenant == tenant
+            )
             for owner, size in connection.execute(sums.group_by(table.c.owner)):
                 total[owner] += int(size)
         return total

@@ -24,7 +24,7 @@ from cwm.domain.session import Session, SessionState
 
 def said_in(connection: Connection, vault: Vault, tenant: str, source_turn: str) -> dict[str, Any]:
     """The columns of a first turn that say what was said in the turn it was copied from; none if that is gone."""
-    row = connection.execute(
+    row: Any = connection.execute(
         select(*TURN, turns.c.title).where(turns.c.tenant == tenant, turns.c.id == source_turn)
     ).one_or_none()
     if row is not None:
