@@ -63,6 +63,10 @@ class Storage:
         """The bytes of the owner, and of its tenant. CWM-4002."""
         return _used(await self._sums(tenant), owner)
 
+    def forget(self) -> None:
+        """Read the sums again."""
+        self._known.clear()
+
     def quotas(self) -> tuple[tuple[Level, int | None], ...]:
         rules = self.limits.rules
         return (Level.PRINCIPAL, rules.stored_principal), (Level.TENANT, rules.stored_tenant)

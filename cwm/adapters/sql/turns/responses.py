@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, select, update
@@ -157,14 +158,27 @@ class SqlResponses:
     def _with_items(
         self, connection: Connection, tenant: str, owner: str, item_ids: Sequence[str]
     ) -> list[str]:
-        """The ids of the responses that have these items, the first first."""
-        rows: list[Any] = []
+        """The ids of the responses that have these items: of each item the newest one."""
+        newest: dict[str, tuple[datetime, str]] = {}
         for batch in at_a_time(item_ids):
-            those = and_(response_items.c.tenant == tenant, response_items.c.id.in_(batch))
-            ids = select(response_items.c.response_id).where(those)
-            theirs = and_(_theirs(tenant, owner), responses.c.id.in_(ids), responses.c.hidden == false())
-            rows += connection.execute(select(responses.c.created_at, responses.c.id).where(theirs)).all()
-        return list(dict.fromkeys(row.id for row in sorted(rows)))
+            its = and_(
+                responses.c.tenant == response_items.c.tenant,
+                responses.c.id == response_items.c.response_id,
+            )
+            rows = connection.execute(
+                select(response_items.c.id.label("item_id"), responses.c.created_at, responses.c.id)
+                .join(responses, its)
+                .where(
+                    response_items.c.tenant == tenant,
+                    response_items.c.id.in_(batch),
+                    _theirs(tenant, owner),
+                    responses.c.hidden == false(),
+                )
+            )
+            for row in rows:
+                each = (row.created_at, row.id)
+                newest[row.item_id] = max(newest.get(row.item_id, each), each)
+        return list(dict.fromkeys(response_id for _, response_id in newest.values()))
 
     @reading
     def ids_of_owner(
