@@ -322,10 +322,14 @@ class RunningTurn:
         details = {"reason": reason, "token_count": token_count}
         await self._note("session.turn", "not_recorded", Severity.WARNING, details)
 
+    async def require_storage(self, owner: str) -> None:
+        """CWM-4003 where what this owner of a session, or its tenant, may store is used up."""
+        if self._turns.storage is not None:
+            await self._turns.storage.require_room(self._principal.tenant, owner)
+
     async def _require_room(self, session: Session) -> None:
         """Where the session's tree is as large as it may be, remove side branches. CWM-3002 (retryable), 4003; 4003 over its owner's quota."""
-        if self._turns.storage is not None:
-            await self._turns.storage.require_room(session.tenant, session.owner)
+        await self.require_storage(session.owner)
         records, limit = self._turns.records, self._turns.keep.of(session.tenant).tree
         size = await records.tree_size(session.tenant, session.id) if limit else None
         if size is None or not limit.is_reached(size):

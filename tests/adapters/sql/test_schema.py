@@ -363,9 +363,8 @@ async def test_what_is_stored_from_before_0022_is_summed(empty_database_url: str
             ("conversation_items", item | {"packed": packed.stored}),
         ):
             old = table(name, *(column(each, metadata.tables[name].c[each].type) for each in row))
-            await database.write(
-                lambda connection, old=old, row=row: connection.execute(insert(old).values(row))
-            )  # type: ignore[misc]
+            adding = insert(old).values(row)
+            await database.write(lambda connection, adding=adding: connection.execute(adding))  # type: ignore[misc]
         await schema.upgrade(empty_database_url)
         tokens, _ = compress(IDS_OF_0009)
         stored = await SqlStoredBytes(database).by_owner("acme")

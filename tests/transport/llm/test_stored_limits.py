@@ -13,6 +13,7 @@ import pytest
 from cwm.domain.conversation import Capture, CapturePolicies
 from cwm.domain.limits import LimitRules
 from cwm.domain.response import ContextLimit
+from cwm.domain.session import SessionQuery
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm
 from tests.transport.llm.gateway import TENANT, Gateway, gateway, settings_for
 
@@ -133,6 +134,7 @@ async def test_a_user_who_stores_too_much_is_refused_before_the_engine_is_asked_
         assert (error["context"]["quota_bytes"], error["context"]["setting"]) == (QUOTA, setting)
         assert error["context"]["used_bytes"] >= QUOTA
         assert len(vllm.turns) == turn_count
+        assert len(await cwm.registry.sessions(TENANT, SessionQuery())) == len(sessions)
         assert (await cwm.client.post(CONVERSATIONS, json={})).status_code == 507
         off = await cwm.client.post("/v1/chat/completions", json=chat(0), headers={"CWM-Capture": "off"})
         assert off.status_code == 200, "what is not recorded takes no room"

@@ -124,7 +124,7 @@ class MessageRecords:
     def _contents(
         self, connection: Connection, tenant: str, session_id: str, names: Sequence[str]
     ) -> list[Row[Any]]:
-        rows: list[Row[Any]] = []
+        rows: list[Any] = []
         for batch in at_a_time(names):
             rows += connection.execute(
                 select(turn_contents.c.digest, turn_contents.c.packed, turn_contents.c.weight).where(
