@@ -10,7 +10,6 @@ from cwm.adapters.sql.registry.engines import EngineRecords
 from cwm.adapters.sql.registry.freezes import FreezeRecords
 from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.merges import MergeRecords
-from cwm.adapters.sql.registry.messages import MessageRecords
 from cwm.adapters.sql.registry.renewals import RenewalRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
 from cwm.adapters.sql.registry.sessions import SessionRecords
@@ -21,6 +20,7 @@ from cwm.adapters.sql.registry.windows import WindowRecords
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.turns.messages import MessageRecords
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.domain.session import SessionState
 from cwm.ports.registry import Totals

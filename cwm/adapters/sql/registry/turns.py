@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -30,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.registry.messages import joined
 from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
 from cwm.adapters.sql.rows import SESSION, TURN, at_a_time, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime
@@ -39,12 +39,11 @@ from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
 from cwm.adapters.sql.turns.aside import aside
 from cwm.adapters.sql.turns.packed import Packed, compress, pack_json
-from cwm.adapters.sql.turns.paths import StoredTokens, stored_tokens, tokens_of
+from cwm.adapters.sql.turns.paths import tokens_of
 from cwm.adapters.sql.turns.sealed import opened_turn, sealed_turn
 from cwm.adapters.sql.turns.stored_bytes import TURN_BYTES
 from cwm.adapters.sql.turns.titles import title_of
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.errors import SessionNotFoundError
 from cwm.domain.json_text import is_long
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
@@ -95,7 +94,6 @@ _CHAINED: Final = (
     .order_by(turns.c.asked_at.desc())
     .limit(64)
 )
-_STANDING: Final = select(sessions.c.current_turn, sessions.c.state).where(_THIS)
 _NUMBERED: Final = (
     update(sessions)
     .where(_LIVE, sessions.c.created_at == bindparam("made_at"))
@@ -251,7 +249,7 @@ class TurnRecords:
             "of_number": turn.number,
             "at_revision": revision,
             "below": _EVERY_NUMBER if begins_line else turn.number,
-            "more_bytes": TURN_BYTES + len(parts.row["packed"]) + _new_bytes(connection, turn, added),
+            "more_bytes": _row_bytes(turn, parts.row) + _new_bytes(connection, turn, added),
         }
         row = _recorded(connection, _CONTINUED, values, added) if turn.main else None
         if row is None:
@@ -318,19 +316,6 @@ class TurnRecords:
         rows = connection.execute(_CURRENT_OF_EACH, {"of_tenant": tenant, "of_ids": list(session_ids)})
         return {row.session_id: opened_turn(self.vault, turn_of(row)) for row in rows}
 
-    async def session_tokens(self, tenant: str, session_id: str) -> TokenIds:
-        stored = await self._session_tokens(tenant, session_id)
-        return () if stored is None else await joined(stored)
-
-    @reading
-    def _session_tokens(self, connection: Connection, tenant: str, session_id: str) -> StoredTokens | None:
-        row = connection.execute(_STANDING, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
-        if row is not None and row.current_turn is not None:
-            return stored_tokens(connection, self.vault, tenant, session_id, row.current_turn)
-        if row is None or row.state == SessionState.DELETED.value:
-            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
-        return None
-
 
 class _Added(NamedTuple):
     """What a turn adds: the columns of its row, and its messages by name, with what they weigh."""
@@ -341,6 +326,10 @@ class _Added(NamedTuple):
 
 def _this(turn: Turn) -> dict[str, Any]:
     return {"of_tenant": turn.tenant, "of_id": turn.session_id, "of_turn": turn.id}
+
+
+def _row_bytes(turn: Turn, row: Mapping[str, Any]) -> int:
+    return TURN_BYTES + len(turn.client) + len(json.dumps(row["messages"])) + len(row["packed"])
 
 
 def _new_bytes(connection: Connection, turn: Turn, added: Mapping[str, Packed]) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from sqlalchemy import Connection, and_, func, select, update
+from sqlalchemy import Connection, String, and_, cast, func, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.tables.responses import conversations, responses
@@ -15,7 +15,7 @@ from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.transactions import reading
 
 TURN_BYTES: Final = 1024
-"""Of a turn's row beside its tokens."""
+"""Of a turn's row beside its tokens, the digests of its messages and its client's name."""
 ROW_BYTES: Final = 1024
 """Of the row of a session or conversation."""
 
@@ -40,7 +40,8 @@ class SqlStoredBytes:
 
 def count_again(connection: Connection, tenant: str, session_id: str) -> None:
     """Of a session from which something was removed, or which was copied. Lengths are read, not contents."""
-    rows = func.coalesce(func.sum(TURN_BYTES + func.coalesce(func.length(turns.c.packed), 0)), 0)
+    beside = TURN_BYTES + func.length(turns.c.client) + func.length(cast(turns.c.messages, String))
+    rows = func.coalesce(func.sum(beside + func.coalesce(func.length(turns.c.packed), 0)), 0)
     messages = func.coalesce(func.sum(func.length(turn_contents.c.packed)), 0)
     answers = func.coalesce(
         func.sum(func.length(responses.c.packed) + func.coalesce(func.length(responses.c.asked), 0)), 0

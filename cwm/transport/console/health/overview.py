@@ -84,7 +84,7 @@ async def overview(asked: Asked) -> Page:
 async def _warned(asked: Asked, now: datetime) -> list[Matter]:
     """A quota that is nearly used up; and for an administrator what upstreams changed, and windows whose KV was wrong."""
     services, principal = asked.services, asked.principal
-    used = sum(result.size for result in await services.results.of(principal))
+    used = await services.results.used_bytes(principal)
     quota = services.results.quota_bytes
     warned = []
     if quota and used >= _NEARLY * quota:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import at_a_time
+from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.transactions import reading
 from cwm.adapters.sql.turns.aside import aside
@@ -20,12 +21,18 @@ from cwm.adapters.sql.turns.paths import StoredTokens, digests_of, stored_tokens
 from cwm.adapters.sql.turns.sealed import messages_in
 from cwm.adapters.sql.turns.titles import LARGEST_UNTITLED, title_in
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.errors import StorageCorruptionError, StoredTooLargeError
+from cwm.domain.errors import SessionNotFoundError, StorageCorruptionError, StoredTooLargeError
 from cwm.domain.messages import Brief, in_brief
 from cwm.domain.prefix import TOKEN_BYTES, TokenIds
+from cwm.domain.session import SessionState
 from cwm.domain.turn import Message, Turn, TurnState
 from cwm.domain.weight import MOST_AT_ONCE, Room, too_large
 from cwm.domain.word_search import Finding, Words
+
+# Built once, because building it takes longer than running it.
+_STANDING: Final = select(sessions.c.current_turn, sessions.c.state).where(
+    sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id")
+)
 
 
 class MessageRecords:
@@ -38,6 +45,19 @@ class MessageRecords:
     @reading
     def _tokens(self, connection: Connection, tenant: str, session_id: str, turn_id: str) -> StoredTokens:
         return stored_tokens(connection, self.vault, tenant, session_id, turn_id)
+
+    async def session_tokens(self, tenant: str, session_id: str) -> TokenIds:
+        stored = await self._session_tokens(tenant, session_id)
+        return () if stored is None else await joined(stored)
+
+    @reading
+    def _session_tokens(self, connection: Connection, tenant: str, session_id: str) -> StoredTokens | None:
+        row = connection.execute(_STANDING, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
+        if row is not None and row.current_turn is not None:
+            return stored_tokens(connection, self.vault, tenant, session_id, row.current_turn)
+        if row is None or row.state == SessionState.DELETED.value:
+            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        return None
 
     @reading
     def message_digests(self, connection: Connection, turn: Turn) -> tuple[str, ...]:
