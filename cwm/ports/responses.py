@@ -27,9 +27,9 @@ class ResponseRecords(Protocol):
         """
 
     async def in_line(
-        self, tenant: str, owner: str, response_id: str, most: int = MOST_AT_ONCE
-    ) -> StoredResponse | None:
-        """A response of a line, a hidden one too. CWM-4006 if it weighs more than ``most``."""
+        self, tenant: str, owner: str, response_ids: Sequence[str], most: int = MOST_AT_ONCE
+    ) -> list[StoredResponse]:
+        """Responses of a line, hidden ones too, in this order and without those that are gone. CWM-4006 if they weigh more than ``most`` together."""
 
     async def items(
         self, tenant: str, owner: str, item_ids: Sequence[str], most: int = MOST_AT_ONCE

@@ -49,7 +49,7 @@ async def _a_turn(registry: SqlRegistry) -> None:
 
 async def test_a_response_is_read_as_it_was_kept(response_records: ResponseRecords) -> None:
     assert await response_records.keep(a_response())
-    assert await response_records.in_line("acme", "ann", "resp_1") == a_response()
+    assert await response_records.in_line("acme", "ann", ["resp_1"]) == [a_response()]
     assert await response_records.response("acme", "ann", "resp_1") == replace(a_response(), items=())
 
 
@@ -57,7 +57,7 @@ async def test_somebody_elses_response_is_not_there(response_records: ResponseRe
     await response_records.keep(a_response())
     for tenant, owner in (("acme", "bob"), ("bolt", "ann")):
         assert await response_records.response(tenant, owner, "resp_1") is None
-        assert await response_records.in_line(tenant, owner, "resp_1") is None
+        assert await response_records.in_line(tenant, owner, ["resp_1"]) == []
         assert await response_records.line(tenant, owner, "resp_1") == []
         assert await response_records.items(tenant, owner, ["msg_resp_1"]) == {}
         assert not await response_records.hide(tenant, owner, "resp_1")
@@ -74,7 +74,7 @@ async def test_a_line_begins_where_the_conversation_did(response_records: Respon
         sum(weight_of(compact_ascii(each)) for each in (line[0].items, line[0].content))
     }
     assert await response_records.line("acme", "ann", "r1") == entries[:2]
-    assert [await response_records.in_line("acme", "ann", entry.id) for entry in entries] == line
+    assert await response_records.in_line("acme", "ann", [entry.id for entry in entries]) == line
     assert await response_records.line("acme", "ann", "none") == []
 
 
@@ -143,9 +143,9 @@ async def test_the_responses_of_an_owner_are_listed_page_by_page(response_record
 async def test_a_response_that_takes_too_much_memory_is_not_read(response_records: ResponseRecords) -> None:
     await response_records.keep(a_response("r1"))
     (entry,) = await response_records.line("acme", "ann", "r1")
-    assert await response_records.in_line("acme", "ann", "r1", entry.weight) == a_response("r1")
+    assert await response_records.in_line("acme", "ann", ["r1"], entry.weight) == [a_response("r1")]
     with pytest.raises(StoredTooLargeError):
-        await response_records.in_line("acme", "ann", "r1", entry.weight - 1)
+        await response_records.in_line("acme", "ann", ["r1"], entry.weight - 1)
     assert await response_records.items("acme", "ann", ["msg_r1"], entry.weight) != {}
     with pytest.raises(StoredTooLargeError):
         await response_records.items("acme", "ann", ["msg_r1"], 100)
@@ -163,9 +163,9 @@ async def test_a_response_from_before_there_were_weights_is_weighed_when_it_is_n
     assert await response_records.response("acme", "ann", "r1") == response
     (entry,) = await response_records.line("acme", "ann", "r1")
     assert entry.weight == both.weight
-    assert await response_records.in_line("acme", "ann", "r1", both.weight) == response
+    assert await response_records.in_line("acme", "ann", ["r1"], both.weight) == [response]
     with pytest.raises(StoredTooLargeError):
-        await response_records.in_line("acme", "ann", "r1", both.weight - 1)
+        await response_records.in_line("acme", "ann", ["r1"], both.weight - 1)
 
 
 async def test_a_damaged_response_is_said_to_be_damaged(
@@ -180,7 +180,7 @@ async def test_a_damaged_response_is_said_to_be_damaged(
 async def test_without_the_key_nothing_of_a_response_can_be_read(database: Database) -> None:
     sealed = SqlResponses(database, Vault(["a key, of more than thirty-two characters"]))
     await sealed.keep(a_response())
-    assert await sealed.in_line("acme", "ann", "resp_1") == a_response()
+    assert await sealed.in_line("acme", "ann", ["resp_1"]) == [a_response()]
     with pytest.raises(StorageKeyError):
         await SqlResponses(database).response("acme", "ann", "resp_1")
 
@@ -190,6 +190,6 @@ async def test_a_response_in_the_clear_is_sealed_with_the_rest_of_the_registry(d
     vault = Vault(["a key, of more than thirty-two characters"])
     assert "response" in [noun async for noun in Reseal(database, vault)()]
     assert "response" not in [noun async for noun in Reseal(database, vault)()]
-    assert await SqlResponses(database, vault).in_line("acme", "ann", "resp_1") == a_response()
+    assert await SqlResponses(database, vault).in_line("acme", "ann", ["resp_1"]) == [a_response()]
     with pytest.raises(StorageKeyError):
         await SqlResponses(database).response("acme", "ann", "resp_1")

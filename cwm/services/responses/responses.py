@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,6 +32,8 @@ from cwm.ports.turn_wire import TurnRequest
 from cwm.services.responses.conversations import StoredConversations, unknown_after, weight_of_items
 
 _PREVIOUS: Final = "previous_response_id"
+_READ_TOGETHER: Final = MOST_AT_ONCE // 8
+_MOST_TOGETHER: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +83,13 @@ class Responses:
         line = await self._line(principal, ask.previous or "")
         own = await weight_of_items(ask.items)
         self.limit.require(own + sum(entry.weight for entry in line), _PREVIOUS)
-        before: list[Item] = []
-        left = self.limit.weight - own
-        for entry in line:
-            with self._bounded(_PREVIOUS):
-                response = await self._in_line(principal, entry, left)
-            if response is None:
-                line = []
-                break
-            left -= entry.weight
-            before += (*response.items, *response.output)
-        if not line:
+        with self._bounded(_PREVIOUS):
+            said = await self._in_line(principal, line, self.limit.weight)
+        if not line or len(said) < len(line):
             raise PreviousResponseNotFoundError(
                 f"Previous response with id '{(ask.previous or '')[:128]}' not found.", field=_PREVIOUS
             )
+        before = [item for response in said for item in (*response.items, *response.output)]
         return before, line[-1].session_id
 
     @contextmanager
@@ -105,8 +100,11 @@ class Responses:
         except StoredTooLargeError:
             self.limit.require(self.limit.weight + 1, field)
 
-    async def _in_line(self, principal: Principal, entry: LineEntry, most: int) -> StoredResponse | None:
-        return await self.records.in_line(principal.tenant, principal.subject, entry.id, max(most, 0))
+    async def _in_line(
+        self, principal: Principal, entries: Sequence[LineEntry], most: int = MOST_AT_ONCE
+    ) -> list[StoredResponse]:
+        ids = [entry.id for entry in entries]
+        return await self.records.in_line(principal.tenant, principal.subject, ids, most) if ids else []
 
     async def keep(
         self,
@@ -158,28 +156,29 @@ class Responses:
     async def input_items(self, principal: Principal, response_id: str, query: ItemQuery) -> ItemPage:
         """Of all that the model was sent for the response. CWM-1003 for an unknown ``after``, CWM-2008, 4006.
 
-        Responses are read one after another, and of each only what is on the page is kept.
+        Responses are read some at a time, and of each only what is on the page is kept.
         """
         line = await self._line(principal, response_id)
         if not line:
             raise _not_found(response_id)
         items, weight, is_behind = list[Item](), 0, query.after is None
-        for entry in reversed(line) if query.descending else line:
-            if items and weight + entry.weight > MOST_AT_ONCE:
-                return ItemPage(items, has_more=True, weight=weight)
-            response = await self._in_line(principal, entry, MOST_AT_ONCE)
-            if response is None:
+        for entries in _some_at_a_time(line[::-1] if query.descending else line):
+            responses = await self._in_line(principal, entries)
+            if len(responses) < len(entries):
                 raise _not_found(response_id)
-            said = [*response.items, *(response.output if entry is not line[-1] else ())]
-            taken = len(items)
-            for item in reversed(said) if query.descending else said:
-                if not is_behind:
-                    is_behind = item.get("id") == query.after
-                elif len(items) == query.limit:
+            for response, entry in zip(responses, entries, strict=True):
+                if items and weight + entry.weight > MOST_AT_ONCE:
                     return ItemPage(items, has_more=True, weight=weight)
-                else:
-                    items.append(item)
-            weight += entry.weight if len(items) > taken else 0
+                said = [*response.items, *(response.output if entry is not line[-1] else ())]
+                taken = len(items)
+                for item in reversed(said) if query.descending else said:
+                    if not is_behind:
+                        is_behind = item.get("id") == query.after
+                    elif len(items) == query.limit:
+                        return ItemPage(items, has_more=True, weight=weight)
+                    else:
+                        items.append(item)
+                weight += entry.weight if len(items) > taken else 0
         if not is_behind:
             raise unknown_after(query)
         return ItemPage(items, has_more=False, weight=weight)
@@ -200,6 +199,18 @@ class Responses:
         """CWM-1003: there is nothing to cancel, because no response is computed in the background. CWM-2008."""
         await self.response(principal, response_id)
         raise InvalidParameterError("Cannot cancel a synchronous response.", field="response_id")
+
+
+def _some_at_a_time(line: Sequence[LineEntry]) -> Iterator[list[LineEntry]]:
+    some, weight = list[LineEntry](), 0
+    for entry in line:
+        if some and (weight + entry.weight > _READ_TOGETHER or len(some) == _MOST_TOGETHER):
+            yield some
+            some, weight = [], 0
+        some.append(entry)
+        weight += entry.weight
+    if some:
+        yield some
 
 
 def _not_found(response_id: str) -> ResponseNotFoundError:

@@ -140,8 +140,7 @@ class Person:
             for response_id in ids:
                 record: dict[str, Any] = {"kind": "response", "id": response_id}
                 with _named(record):
-                    response = await self.responses.in_line(tenant, subject, response_id, _MOST)
-                    if response is not None:
+                    for response in await self.responses.in_line(tenant, subject, [response_id], _MOST):
                         record |= asdict(response)
                 yield record
             last = ids[-1]

@@ -82,13 +82,30 @@ class SqlResponses:
 
     async def response(self, tenant: str, owner: str, response_id: str) -> StoredResponse | None:
         row = await self._row(tenant, owner, response_id)
-        return None if row is None or row.hidden else await self._unpacked(row, with_items=False)
+        return None if row is None or row.hidden else await self._unpacked(row, Room())
 
     async def in_line(
-        self, tenant: str, owner: str, response_id: str, most: int = MOST_AT_ONCE
-    ) -> StoredResponse | None:
-        row = await self._row(tenant, owner, response_id)
-        return None if row is None else await self._unpacked(row, most=most)
+        self, tenant: str, owner: str, response_ids: Sequence[str], most: int = MOST_AT_ONCE
+    ) -> list[StoredResponse]:
+        rows = await self._rows(tenant, owner, response_ids)
+        room = Room(most)
+        return await aside(
+            sum(_weight(row) for row in rows),
+            lambda: [self._response(row, room, with_items=True) for row in rows],
+        )
+
+    @reading
+    def _rows(
+        self, connection: Connection, tenant: str, owner: str, response_ids: Sequence[str]
+    ) -> list[Row[Any]]:
+        by_id = {
+            row.id: row
+            for batch in at_a_time(response_ids)
+            for row in connection.execute(
+                select(responses).where(_theirs(tenant, owner), responses.c.id.in_(batch))
+            )
+        }
+        return [by_id[each] for each in response_ids if each in by_id]
 
     @reading
     def _row(self, connection: Connection, tenant: str, owner: str, response_id: str) -> Row[Any] | None:
@@ -150,7 +167,7 @@ class SqlResponses:
         for response_id in await self._with_items(tenant, owner, sorted(wanted)):
             row = await self._row(tenant, owner, response_id)
             if row is not None and not row.hidden:
-                response = await self._unpacked(row, with_items=False, room=room)
+                response = await self._unpacked(row, room)
                 found |= {item["id"]: item for item in response.output if item.get("id") in wanted}
         return found
 
@@ -192,14 +209,9 @@ class SqlResponses:
         this = and_(_theirs(tenant, owner), responses.c.id == response_id, responses.c.hidden == false())
         return connection.execute(update(responses).where(this).values(hidden=True)).rowcount > 0
 
-    async def _unpacked(
-        self, row: Row[Any], *, with_items: bool = True, most: int = MOST_AT_ONCE, room: Room | None = None
-    ) -> StoredResponse:
-        """CWM-4004, 4005, 4006."""
-        limit = Room(most) if room is None else room
-        asked_weight = row.asked_weight or 0 if with_items else 0
-        size = MOST_AT_ONCE if row.weight is None else row.weight + asked_weight
-        return await aside(size, lambda: self._response(row, limit, with_items=with_items))
+    async def _unpacked(self, row: Row[Any], room: Room) -> StoredResponse:
+        """Without the items of its request. CWM-4004, 4005, 4006."""
+        return await aside(_weight(row), lambda: self._response(row, room, with_items=False))
 
     def _response(self, row: Row[Any], room: Room, *, with_items: bool) -> StoredResponse:
         key = (row.tenant, row.id)
@@ -223,6 +235,10 @@ class SqlResponses:
             content,
             row.previous,
         )
+
+
+def _weight(row: Row[Any]) -> int:
+    return MOST_AT_ONCE if row.weight is None else int(row.weight + (row.asked_weight or 0))
 
 
 def _theirs(tenant: str, owner: str) -> ColumnElement[bool]:
