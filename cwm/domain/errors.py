@@ -25,6 +25,7 @@ class ErrorKind(StrEnum):
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     LIMITED = "limited"
+    TOO_LARGE = "too_large"
     INTERNAL = "internal"
 
 
@@ -91,6 +92,12 @@ class ExclusiveParametersError(CwmError):
     """Of these parameters a request may have one."""
 
     code, kind = "CWM-1004", ErrorKind.INVALID
+
+
+class ContextTooLargeError(CwmError):
+    """A request goes on from more than a gateway holds in memory for one; the engine was not asked."""
+
+    code, kind = "CWM-1005", ErrorKind.TOO_LARGE
 
 
 class SessionNotFoundError(CwmError):
@@ -235,6 +242,12 @@ class StorageKeyError(CwmError):
     """What is stored is encrypted with a registry key that the gateway does not have."""
 
     code, kind = "CWM-4005", ErrorKind.STORAGE
+
+
+class StoredTooLargeError(CwmError):
+    """What is stored takes more memory than one read may take."""
+
+    code, kind = "CWM-4006", ErrorKind.TOO_LARGE
 
 
 class EngineConnectionError(CwmError):

@@ -33,6 +33,11 @@ def compact_json(value: Any) -> str:
     return text
 
 
+def json_pieces(value: Any) -> Iterator[str]:
+    """Compact JSON in ASCII, piece by piece. Raises the errors of ``json.dumps``."""
+    return _pieces(value, json.JSONEncoder(separators=(",", ":")).encode, ",")
+
+
 def is_long(value: Any) -> bool:
     """Whether the value is too long to serialise in one call. Stops reading as soon as that is certain."""
     return _room_after(value) < 0

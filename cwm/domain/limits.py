@@ -75,7 +75,8 @@ class LimitRules:
     """The limits that apply to every request. An empty tuple or None means no limit.
 
     ``running_*`` limit requests being answered at once, ``streams_*`` notification streams open on one gateway,
-    ``lists`` a principal's requests for lists and subscriptions, ``*_tokens`` the tokens that turns use, prompt and answer together.
+    ``lists`` a principal's requests for lists and subscriptions, ``*_tokens`` the tokens that turns use, prompt and answer together,
+    ``stored_*`` the bytes that are stored of what was said.
     """
 
     session: tuple[Rate, ...] = ()
@@ -87,6 +88,8 @@ class LimitRules:
     lists: tuple[Rate, ...] = ()
     principal_tokens: tuple[Rate, ...] = ()
     tenant_tokens: tuple[Rate, ...] = ()
+    stored_principal: int | None = None
+    stored_tenant: int | None = None
 
     def buckets(
         self,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from cwm.domain.response import Item, StoredConversation
+from cwm.domain.response import Item, ItemPage, ItemQuery, ItemSum, StoredConversation
 from cwm.domain.session import SessionsSince
+from cwm.domain.weight import MOST_AT_ONCE
 
 
 class ConversationRecords(Protocol):
@@ -21,8 +22,24 @@ class ConversationRecords(Protocol):
         self, tenant: str, owner: str, conversation_id: str
     ) -> StoredConversation | None: ...
 
-    async def items(self, tenant: str, owner: str, conversation_id: str) -> list[Item]:
-        """The first first."""
+    async def items(
+        self, tenant: str, owner: str, conversation_id: str, most: int = MOST_AT_ONCE
+    ) -> list[Item]:
+        """All of them, the first first. CWM-4006 if they weigh more than ``most`` together."""
+
+    async def page(self, tenant: str, owner: str, conversation_id: str, query: ItemQuery) -> ItemPage | None:
+        """None if there is no item with the id ``query.after``. CWM-4006 if the first of them is too large to be read."""
+
+    async def item(self, tenant: str, owner: str, conversation_id: str, item_id: str) -> Item | None:
+        """CWM-4006 if it is too large to be read."""
+
+    async def ids_among(
+        self, tenant: str, owner: str, conversation_id: str, item_ids: Sequence[str]
+    ) -> set[str]:
+        """Those of the ids that items of it have."""
+
+    async def sum(self, tenant: str, owner: str, conversation_id: str) -> ItemSum:
+        """How many items it has, and what they weigh together; nothing of one that is not there."""
 
     async def change(self, conversation: StoredConversation, items: Sequence[Item] = ()) -> bool:
         """Write the metadata, ``last_response``, ``touched_at`` and, unless it is deleted, the session; append the items. False if it is gone."""

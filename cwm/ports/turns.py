@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cwm.domain.keep import TreeLimit, TreeSize
+from cwm.domain.messages import Brief
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.domain.turn import Message, Turn, TurnParts, TurnQuery, TurnTag
@@ -91,8 +92,11 @@ class TurnRecords(Protocol):
     async def current_turns(self, tenant: str, session_ids: Sequence[str]) -> dict[str, Turn]:
         """The turn that each of these sessions is at, by session id; without those that have none."""
 
-    async def asked_in(self, tenant: str, turn_ids: Sequence[str]) -> dict[str, Message]:
-        """By turn id, the last message that each of these ended turns was asked with; damaged ones are left out."""
+    async def titles(self, tenant: str, turn_ids: Sequence[str]) -> dict[str, Brief]:
+        """By turn id, who asked each of these ended turns, and in brief what.
+
+        No message is read, but for turns that were recorded by a CWM that kept no titles: of those a small one; a large or damaged one is left out.
+        """
 
     async def turn_with_chain(self, tenant: str, author: str, chains: Sequence[str]) -> Turn | None:
         """The author's newest turn with the first of these chains that any has."""
@@ -109,16 +113,27 @@ class TurnRecords(Protocol):
     async def message_digests(self, turn: Turn) -> tuple[str, ...]:
         """The digests of :meth:`turn_messages`."""
 
-    async def messages_with(self, tenant: str, session_id: str, digests: Sequence[str]) -> list[Message]:
-        """Those of a session's messages that have these digests, in any order. CWM-4004."""
+    async def messages_with(
+        self, tenant: str, session_id: str, digests: Sequence[str], *, whole: bool = False
+    ) -> list[Message]:
+        """Those of a session's messages that have these digests, in any order.
+
+        Together they take at most ``weight.MOST_AT_ONCE``, the last ones first; in place of the others stands how large they are, or, with
+        ``whole``, CWM-4006 is raised. CWM-4004.
+        """
 
     async def findings(
         self, tenant: str, session_id: str, words: Words, up_to: str | None = None
     ) -> tuple[list[Finding], int]:
         """The messages of a session that have the words, the newest first, and how many messages were read.
 
-        With ``up_to`` only those in the context of this turn. A damaged message is not found.
+        Read are the newest 256 MB, see ``weight``, without single messages that are too large. With ``up_to`` only those in the context of this turn. A damaged message is not found.
         """
 
-    async def turn_messages(self, turn: Turn) -> list[Message]:
-        """The messages of an ended turn's context, oldest first: its prompt's, then its answer. CWM-4004."""
+    async def turn_messages(
+        self, turn: Turn, first: int = 0, end: int | None = None, *, whole: bool = False
+    ) -> list[Message]:
+        """The messages of an ended turn's context, oldest first: its prompt's, then its answer. Only those from ``first`` on up to ``end``, as in a slice.
+
+        They are read as by :meth:`messages_with`. CWM-4004, 4006.
+        """

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from cwm.domain.json_bounds import MOST_VALUES
 from cwm.domain.limits import NONE, LimitRules, Rate, parse_rates
-from cwm.settings.fields import Bytes, Count, Group, Seconds
+from cwm.settings.fields import Bytes, Count, Gigabytes, Group, Seconds
 from cwm.settings.origins import Names, Origins, split
 
 AUTO: Final = "auto"
@@ -19,6 +19,8 @@ _SESSIONS_OF_A_PRINCIPAL: Final = 10
 _LIST_RATES: Final = "600/minute"
 _RUNNING_OF_A_PRINCIPAL: Final = 16
 _RUNNING_OF_A_TENANT: Final = 64
+_STORED_GB_OF_A_PRINCIPAL: Final = 4
+_STORED_GB_OF_A_TENANT: Final = 32
 
 
 class Http(Group):
@@ -137,6 +139,17 @@ class Limits(Group):
     token_budget_tenant: str = Field(
         NONE, description="Token budget for turns of all users of one tenant together."
     )
+    stored_principal_gb: Gigabytes | None = Field(
+        None,
+        ge=0,
+        description="Storage limit in GB for what one user said: turns with their token ids and messages, responses and "
+        "conversations, compressed; 0 for no limit. Unset: 4 with authentication, else no limit.",
+    )
+    stored_tenant_gb: Gigabytes | None = Field(
+        None,
+        ge=0,
+        description="The same limit for all users of one tenant together. Unset: 32 with authentication, else no limit.",
+    )
     max_header_bytes: Bytes = Field(
         64 * 1024, ge=1024, description="Largest request head accepted (first line and headers), in bytes."
     )
@@ -199,11 +212,17 @@ class Limits(Group):
             streams_principal=self.streams_principal or None,
             principal_tokens=parse_rates(self.token_budget_principal),
             tenant_tokens=parse_rates(self.token_budget_tenant),
+            stored_principal=_stored(self.stored_principal_gb, _STORED_GB_OF_A_PRINCIPAL * users_known),
+            stored_tenant=_stored(self.stored_tenant_gb, _STORED_GB_OF_A_TENANT * users_known),
         )
 
 
 def _running(limit: int | None, default: int) -> int | None:
     return (default if limit is None else limit) or None
+
+
+def _stored(gigabytes: float | None, default: float) -> int | None:
+    return round((default if gigabytes is None else gigabytes) * 2**30) or None
 
 
 def _of_all_sessions(session: tuple[Rate, ...]) -> tuple[Rate, ...]:

@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from cwm.domain.constraints import SchemaLimits
-from cwm.settings.fields import Bytes, Count, Group
+from cwm.domain.response import ContextLimit
+from cwm.settings.fields import Bytes, Count, Group, Megabytes
 from cwm.settings.origins import split
 
 
@@ -50,6 +51,19 @@ class Turns(Group):
         False,
         description="Allow messages whose images, audio or video the engine fetches from private, loopback or link-local addresses.",
     )
+
+    chained_context_mb: Megabytes = Field(
+        16.0,
+        gt=0,
+        description="Most memory in MB of all that a request with `previous_response_id` or `conversation` goes on from, its own input "
+        "included: the JSON text, and 80 bytes for each value in it.",
+    )
+    conversation_items: Count = Field(
+        10_000, ge=1, description="Most items of one conversation of `/v1/conversations`."
+    )
+
+    def context_limit(self) -> ContextLimit:
+        return ContextLimit(round(self.chained_context_mb * 2**20), self.conversation_items)
 
     def schema_limits(self) -> SchemaLimits:
         return SchemaLimits(

@@ -121,7 +121,14 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         auto_freeze=retention.auto_freeze,
         keep=settings.keep,
     )
-    turns = Turns(records=registry, audit=base.audit, clock=clock, keep=settings.keep, tracer=base.tracer)
+    turns = Turns(
+        records=registry,
+        audit=base.audit,
+        clock=clock,
+        keep=settings.keep,
+        tracer=base.tracer,
+        storage=base.storage,
+    )
     scopes = SaltScopes(registry=registry, clock=clock)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     noises = Noises(engine, directory, noise, clock)
@@ -216,6 +223,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         clock=clock,
         end_session=end_session,
         visibility=settings.session_visibility(),
+        storage=base.storage,
     )
     move = Move(
         registry=registry,
@@ -241,9 +249,12 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             base.replicas,
             journal,
             lambda tenant: turns.keep.of(tenant).messages,
+            turns_settings.context_limit(),
+            base.storage,
         ),
         clock,
         journal,
+        turns_settings.context_limit(),
     )
     conversations = Conversations(
         registry, clock, settings.capture, single_user=not shared_with_others(settings, base.access.identity)

@@ -13,6 +13,7 @@ from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.traced import traced
+from cwm.adapters.sql.turns.stored_bytes import SqlStoredBytes
 from cwm.adapters.sql.vault import Vault
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.telemetry.tracing import open_tracer
@@ -20,6 +21,7 @@ from cwm.domain.operators import Operators
 from cwm.ports.clock import Clock
 from cwm.ports.tracing import Tracer
 from cwm.services.access.limits import Limits
+from cwm.services.access.storage import Storage
 from cwm.services.audit.journal import Journal
 from cwm.services.audit.upkeep import AuditUpkeep
 from cwm.services.replicas import Replicas
@@ -47,6 +49,7 @@ class Foundation:
     audit_upkeep: AuditUpkeep
     journal: Journal
     limits: Limits
+    storage: Storage
 
 
 def build_foundation(settings: Settings) -> Foundation:
@@ -57,6 +60,7 @@ def build_foundation(settings: Settings) -> Foundation:
     audit, trail = SqlAuditLog(database, keys, meter, tracer), SqlAuditTrail(database, keys)
     shared = shared_store(settings, database, clock, tracer)
     access = build_access(settings, database, audit, clock, meter)
+    limits = build_limits(settings, shared.counting, access.identity, audit, meter, clock)
     return Foundation(
         clock=clock,
         meter=meter,
@@ -77,5 +81,6 @@ def build_foundation(settings: Settings) -> Foundation:
             keep_for=settings.audit.keep_for(),
         ),
         journal=Journal(audit=audit, clock=clock, meter=meter, changes=shared.changes, tracer=tracer),
-        limits=build_limits(settings, shared.counting, access.identity, audit, meter, clock),
+        limits=limits,
+        storage=Storage(SqlStoredBytes(database), limits, clock),
     )

@@ -121,7 +121,9 @@ def build_parts(settings: Settings) -> Parts:
         open_session=engine_side.open_session,
         generate=engine_side.generate,
         history=history,
-        branches=Branches(base.registry, base.journal, base.clock, settings.session_visibility()),
+        branches=Branches(
+            base.registry, base.journal, base.clock, settings.session_visibility(), base.storage
+        ),
         rename=Rename(base.registry, base.journal, base.clock),
         extend=Extend(base.registry, base.journal, base.clock),
         outlook=Outlook(base.registry, engine_side.delete),
@@ -161,7 +163,7 @@ def build_parts(settings: Settings) -> Parts:
         examine=Examine(build_doctor(settings, base, engine_side), base.clock, base.operators),
         read_audit=ReadAudit(base.trail, VerifyAudit(base.trail, base.audit.keys)),
         keys=build_keys(settings, base.database, base.audit, base.clock),
-        usage=Usage(base.limits),
+        usage=Usage(base.limits, base.storage),
         refusals=base.access.refusals,
         operators=base.operators,
     )

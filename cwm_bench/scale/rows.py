@@ -20,7 +20,7 @@ from cwm.adapters.sql.tables.sessions import sessions, snapshots
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.tables.window_lists import window_search, window_terms
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
-from cwm.adapters.sql.turns.packed import compress, compress_json
+from cwm.adapters.sql.turns.packed import compress, pack_json
 from cwm.adapters.sql.window_list.terms import search_values, term_values
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.messages import message_of
@@ -175,7 +175,7 @@ def _said(turn_count: int) -> list[tuple[Message, bytes]]:
     messages = (
         message_of({"role": ("user", "assistant")[at % 2], "content": text}) for at, text in enumerate(texts)
     )
-    return [(message, compress_json(message.content)) for message in messages]
+    return [(message, pack_json(message.content).stored) for message in messages]
 
 
 def _add_clones(

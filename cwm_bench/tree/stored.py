@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from cwm.adapters.sql.turns.packed import compress, compress_json
+from cwm.adapters.sql.turns.packed import compress, pack_json
 
 _STORED = """
 SELECT (SELECT coalesce(sum(length(packed)), 0) FROM turns WHERE session_id = :session)
@@ -27,7 +27,7 @@ def tree_bytes(registry: Path, session_id: str) -> int:
 
 def context_bytes(token_ids: Sequence[int], messages: Sequence[dict[str, Any]]) -> int:
     """One context alone, compressed as the registry compresses: its tokens in one piece, and its messages."""
-    return len(compress(token_ids)[0]) + sum(len(compress_json(message)) for message in messages)
+    return len(compress(token_ids)[0]) + sum(len(pack_json(message).stored) for message in messages)
 
 
 async def kv_bytes(redis: Redis, folder: Path) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.reseal import Reseal
+from cwm.adapters.sql.tables.responses import conversation_items, conversations
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.errors import StorageCorruptionError, StorageKeyError
-from cwm.domain.response import Item, StoredConversation
+from cwm.domain.errors import StorageCorruptionError, StorageKeyError, StoredTooLargeError
+from cwm.domain.response import Item, ItemPage, ItemQuery, ItemSum, StoredConversation
 from cwm.domain.session import SessionsSince
+from cwm.domain.weight import MOST_AT_ONCE, compact_ascii, weight_of
 from cwm.ports.conversations import ConversationRecords
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window
 
@@ -151,6 +155,79 @@ async def test_conversations_without_a_session_are_unused_once_nobody_touches_th
     ):
         unused = await conversation_records.unused_of_every_tenant(query)
         assert sorted(each.id for each in unused) == expected or len(unused) == query.limit
+
+
+def weight(*items: Item) -> int:
+    return sum(weight_of(compact_ascii(item)) for item in items)
+
+
+async def _page(records: ConversationRecords, **query: Any) -> tuple[list[str], bool]:
+    page = await records.page(*WHOSE, ItemQuery(**query))
+    assert page is not None
+    return [item["id"] for item in page.items], page.has_more
+
+
+async def test_a_page_has_the_items_behind_another(conversation_records: ConversationRecords) -> None:
+    await conversation_records.add(a_conversation(), [an_item(name) for name in "abcde"])
+    records = conversation_records
+    assert await _page(records, limit=2, descending=False) == (["a", "b"], True)
+    assert await _page(records, limit=2, descending=False, after="b") == (["c", "d"], True)
+    assert await _page(records, limit=2, descending=False, after="d") == (["e"], False)
+    assert await _page(records, limit=3) == (["e", "d", "c"], True)
+    assert await _page(records, limit=3, after="c") == (["b", "a"], False)
+    assert await records.page(*WHOSE, ItemQuery(after="nobody")) is None
+    assert await records.page("acme", "bob", "conv_1", ItemQuery()) == ItemPage([], has_more=False, weight=0)
+
+
+async def test_a_page_ends_where_its_items_would_take_too_much_memory(
+    conversation_records: ConversationRecords,
+) -> None:
+    items = [{"id": name, "content": [0] * (MOST_AT_ONCE // 200)} for name in "abc"]
+    await conversation_records.add(a_conversation(), items)
+    assert await _page(conversation_records, descending=False) == (["a", "b"], True)
+    assert await _page(conversation_records, descending=False, after="b") == (["c"], False)
+    with pytest.raises(StoredTooLargeError):
+        await conversation_records.items(*WHOSE)
+    assert len(await conversation_records.items(*WHOSE, 2 * MOST_AT_ONCE)) == 3
+
+
+async def test_an_item_is_found_by_its_id(conversation_records: ConversationRecords) -> None:
+    await conversation_records.add(a_conversation(), FEW)
+    assert await conversation_records.item(*WHOSE, "b") == an_item("b")
+    assert await conversation_records.item(*WHOSE, "c") is None
+    assert await conversation_records.ids_among(*WHOSE, ["b", "c"]) == {"b"}
+    for tenant, owner in OTHERS:
+        assert await conversation_records.item(tenant, owner, "conv_1", "b") is None
+        assert await conversation_records.ids_among(tenant, owner, "conv_1", ["b"]) == set()
+        assert await conversation_records.sum(tenant, owner, "conv_1") == ItemSum(0, 0)
+
+
+async def test_the_sum_of_its_items_is_kept_beside_a_conversation(
+    conversation_records: ConversationRecords,
+) -> None:
+    await conversation_records.add(a_conversation(), FEW)
+    assert await conversation_records.sum(*WHOSE) == ItemSum(2, weight(*FEW))
+    await conversation_records.change(a_conversation(), [an_item("c")])
+    assert await conversation_records.sum(*WHOSE) == ItemSum(3, weight(*FEW, an_item("c")))
+    await conversation_records.remove_item(*WHOSE, "a")
+    assert await conversation_records.sum(*WHOSE) == ItemSum(2, weight(an_item("b"), an_item("c")))
+
+
+async def test_items_from_before_there_were_weights_are_weighed_when_they_are_needed(
+    conversation_records: ConversationRecords, database: Database
+) -> None:
+    bomb = {"id": "bomb", "content": " " * (MOST_AT_ONCE + 1)}
+    await conversation_records.add(a_conversation(), [*FEW, bomb])
+    for table in (conversation_items, conversations):
+        unweighed = update(table).where(table.c.tenant == "acme").values(weight=None)
+        await database.write(lambda connection, change=unweighed: connection.execute(change))  # type: ignore[misc]
+    assert await _page(conversation_records, descending=False) == (["a", "b"], True)
+    with pytest.raises(StoredTooLargeError):
+        await conversation_records.item(*WHOSE, "bomb")
+    stored = await conversation_records.sum(*WHOSE)
+    assert (stored.count, stored.weight > weight(*FEW) + MOST_AT_ONCE) == (3, True)
+    await conversation_records.remove_item(*WHOSE, "bomb")
+    assert await conversation_records.sum(*WHOSE) == ItemSum(2, weight(*FEW))
 
 
 async def test_a_damaged_item_is_said_to_be_damaged(

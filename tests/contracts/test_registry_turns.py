@@ -18,6 +18,7 @@ from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError, TurnInFlightError
 from cwm.domain.keep import TreeLimit, TreeSize
+from cwm.domain.messages import in_brief
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnState, TurnTag
@@ -241,7 +242,7 @@ async def test_words_are_found_in_the_turns_that_brought_them(registry: Registry
         ("parent", 1, 0, "user"),
     ]
     assert (found[0].excerpt, found[0].asked_at, count) == ("hello again", NOW, 3)
-    assert await registry.findings("acme", "s1", words, "parent") == (found[2:], 3)
+    assert await registry.findings("acme", "s1", words, "parent") == (found[2:], 2)
     assert await registry.findings("acme", "s2", words) == ([], 0)
 
 
@@ -484,11 +485,12 @@ async def test_what_was_asked_in_turns_of_several_sessions_is_read_at_once(regis
     current = await registry.current_turns("acme", ["s1", "s2", "empty", "unknown"])
     assert {session_id: turn.id for session_id, turn in current.items()} == {"s1": "t-s1", "s2": "t-s2"}
     assert current["s1"] == await registry.turn("acme", "t-s1")
-    assert await registry.asked_in("acme", ["t-s1", "t-s2", "unknown"]) == {"t-s1": HELLO, "t-s2": HELLO}
+    hello = in_brief(HELLO.content)
+    assert await registry.titles("acme", ["t-s1", "t-s2", "unknown"]) == {"t-s1": hello, "t-s2": hello}
     assert await registry.current_turns("bolt", ["s1"]) == {}
-    assert await registry.asked_in("bolt", ["t-s1"]) == {}
+    assert await registry.titles("bolt", ["t-s1"]) == {}
     assert await registry.current_turns("acme", []) == {}
-    assert await registry.asked_in("acme", []) == {}
+    assert await registry.titles("acme", []) == {}
 
 
 async def _ask(registry: Registry, turn_id: str = "t1", **fields: Any) -> Turn:

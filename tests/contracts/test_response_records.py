@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.reseal import Reseal
+from cwm.adapters.sql.tables.responses import responses
+from cwm.adapters.sql.turns.packed import pack_json
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.errors import StorageCorruptionError, StorageKeyError
+from cwm.domain.errors import StorageCorruptionError, StorageKeyError, StoredTooLargeError
 from cwm.domain.response import StoredResponse
+from cwm.domain.weight import compact_ascii, weight_of
 from cwm.ports.responses import ResponseRecords
 from tests.contracts.nouns import IDS, NOW, Damage, a_session, a_turn, a_window
 
@@ -45,7 +49,8 @@ async def _a_turn(registry: SqlRegistry) -> None:
 
 async def test_a_response_is_read_as_it_was_kept(response_records: ResponseRecords) -> None:
     assert await response_records.keep(a_response())
-    assert await response_records.response("acme", "ann", "resp_1") == a_response()
+    assert await response_records.in_line("acme", "ann", ["resp_1"]) == [a_response()]
+    assert await response_records.response("acme", "ann", "resp_1") == replace(a_response(), items=())
     assert await response_records.is_found("acme", "ann", "resp_1")
 
 
@@ -54,6 +59,7 @@ async def test_somebody_elses_response_is_not_there(response_records: ResponseRe
     for tenant, owner in (("acme", "bob"), ("bolt", "ann")):
         assert await response_records.response(tenant, owner, "resp_1") is None
         assert not await response_records.is_found(tenant, owner, "resp_1")
+        assert await response_records.in_line(tenant, owner, ["resp_1"]) == []
         assert await response_records.line(tenant, owner, "resp_1") == []
         assert await response_records.items(tenant, owner, ["msg_resp_1"]) == {}
         assert not await response_records.hide(tenant, owner, "resp_1")
@@ -64,8 +70,13 @@ async def test_a_line_begins_where_the_conversation_did(response_records: Respon
     line = [a_response(f"r{n}", f"r{n - 1}" if n else None, turn="t1") for n in range(5)]
     for response in line:
         await response_records.keep(response)
-    assert await response_records.line("acme", "ann", "r4") == line
-    assert await response_records.line("acme", "ann", "r1") == line[:2]
+    entries = await response_records.line("acme", "ann", "r4")
+    assert [(entry.id, entry.session_id) for entry in entries] == [(f"r{n}", "s1") for n in range(5)]
+    assert {entry.weight for entry in entries} == {
+        sum(weight_of(compact_ascii(each)) for each in (line[0].items, line[0].content))
+    }
+    assert await response_records.line("acme", "ann", "r1") == entries[:2]
+    assert await response_records.in_line("acme", "ann", [entry.id for entry in entries]) == line
     assert await response_records.line("acme", "ann", "none") == []
 
 
@@ -125,14 +136,39 @@ async def test_a_response_goes_with_its_session_although_a_window_keeps_the_turn
 
 
 async def test_the_responses_of_an_owner_are_listed_page_by_page(response_records: ResponseRecords) -> None:
-    mine = [a_response(f"r{number}") for number in range(3)]
-    for response in (*mine, a_response("theirs", owner="bob")):
+    for response in (*(a_response(f"r{n}") for n in range(3)), a_response("theirs", owner="bob")):
         await response_records.keep(response)
     await response_records.hide("acme", "ann", "r1")
     assert await response_records.ids_of_owner("acme", "ann", limit=2) == ["r0", "r1"]
     assert await response_records.ids_of_owner("acme", "ann", "r1", limit=2) == ["r2"]
-    assert await response_records.of_owner("acme", "ann", limit=2) == mine[:2]
-    assert await response_records.of_owner("acme", "ann", "r1", limit=2) == mine[2:]
+
+
+async def test_a_response_that_takes_too_much_memory_is_not_read(response_records: ResponseRecords) -> None:
+    await response_records.keep(a_response("r1"))
+    (entry,) = await response_records.line("acme", "ann", "r1")
+    assert await response_records.in_line("acme", "ann", ["r1"], entry.weight) == [a_response("r1")]
+    with pytest.raises(StoredTooLargeError):
+        await response_records.in_line("acme", "ann", ["r1"], entry.weight - 1)
+    assert await response_records.items("acme", "ann", ["msg_r1"], entry.weight) != {}
+    with pytest.raises(StoredTooLargeError):
+        await response_records.items("acme", "ann", ["msg_r1"], 100)
+
+
+async def test_a_response_from_before_there_were_weights_is_weighed_when_it_is_needed(
+    response_records: ResponseRecords, database: Database
+) -> None:
+    response = a_response("r1")
+    await response_records.keep(response)
+    both = pack_json({"items": list(response.items), "content": dict(response.content)})
+    older = update(responses).where(responses.c.tenant == "acme")
+    older = older.values(packed=both.stored, weight=None, asked=None, asked_weight=None)
+    await database.write(lambda connection: connection.execute(older))
+    assert await response_records.response("acme", "ann", "r1") == response
+    (entry,) = await response_records.line("acme", "ann", "r1")
+    assert entry.weight == both.weight
+    assert await response_records.in_line("acme", "ann", ["r1"], both.weight) == [response]
+    with pytest.raises(StoredTooLargeError):
+        await response_records.in_line("acme", "ann", ["r1"], both.weight - 1)
 
 
 async def test_a_damaged_response_is_said_to_be_damaged(
@@ -147,7 +183,7 @@ async def test_a_damaged_response_is_said_to_be_damaged(
 async def test_without_the_key_nothing_of_a_response_can_be_read(database: Database) -> None:
     sealed = SqlResponses(database, Vault(["a key, of more than thirty-two characters"]))
     await sealed.keep(a_response())
-    assert await sealed.response("acme", "ann", "resp_1") == a_response()
+    assert await sealed.in_line("acme", "ann", ["resp_1"]) == [a_response()]
     with pytest.raises(StorageKeyError):
         await SqlResponses(database).response("acme", "ann", "resp_1")
 
@@ -157,6 +193,6 @@ async def test_a_response_in_the_clear_is_sealed_with_the_rest_of_the_registry(d
     vault = Vault(["a key, of more than thirty-two characters"])
     assert "response" in [noun async for noun in Reseal(database, vault)()]
     assert "response" not in [noun async for noun in Reseal(database, vault)()]
-    assert await SqlResponses(database, vault).response("acme", "ann", "resp_1") == a_response()
+    assert await SqlResponses(database, vault).in_line("acme", "ann", ["resp_1"]) == [a_response()]
     with pytest.raises(StorageKeyError):
         await SqlResponses(database).response("acme", "ann", "resp_1")

@@ -34,10 +34,20 @@ def test_by_default_a_user_who_is_known_has_what_ten_sessions_have_however_many_
         running_tenant=64,
         streams_principal=500,
         lists=(Rate(600, 60),),
+        stored_principal=4 * 2**30,
+        stored_tenant=32 * 2**30,
     )
     assert rules({}, others=True, known=True) == known
     unlimited = rules({"CWM_RATE_LIMIT_PRINCIPAL": "none"}, others=True, known=True)
     assert unlimited == replace(known, principal=())
+
+
+def test_what_is_stored_is_limited_where_users_are_known_unless_it_is_set() -> None:
+    for known in (True, False):
+        set_ = rules(
+            {"CWM_STORED_PRINCIPAL_GB": "0", "CWM_STORED_TENANT_GB": "0.5"}, others=True, known=known
+        )
+        assert (set_.stored_principal, set_.stored_tenant) == (None, 2**29)
 
 
 def test_how_many_run_at_once_is_limited_where_users_are_known_unless_it_is_set() -> None:

@@ -31,6 +31,8 @@ KNOWN = replace(
     lists=(Rate(600, 60),),
     running_principal=16,
     running_tenant=64,
+    stored_principal=4 * 2**30,
+    stored_tenant=32 * 2**30,
 )
 
 
@@ -86,6 +88,8 @@ def test_what_is_set_holds_for_everybody() -> None:
             concurrent_principal=0,
             concurrent_tenant=9,
             streams_principal=0,
+            stored_principal_gb=0,
+            stored_tenant_gb=0,
         )
     )
     for identity in (LocalIdentity("default"), Known()):

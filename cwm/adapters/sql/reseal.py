@@ -20,7 +20,7 @@ from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.adapters.sql.turns import conversations as of_conversations
 from cwm.adapters.sql.turns.paths import tokens_of
-from cwm.adapters.sql.turns.responses import SEALED
+from cwm.adapters.sql.turns.responses import SEALED, SEALED_ITEMS
 from cwm.adapters.sql.turns.sealed import messages_in, opened_turn, sealed_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
@@ -71,7 +71,7 @@ class Reseal:
         connection.execute(select(sessions.c.id).where(this).with_for_update())
         mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
         rows: Sequence[Any] = connection.execute(
-            select(*TURN, turns.c.head, turns.c.messages, turns.c.packed).where(mine)
+            select(*TURN, turns.c.head, turns.c.messages, turns.c.packed, turns.c.title).where(mine)
         ).all()
         changed, digests = False, set[str]()
         for row in rows:
@@ -84,7 +84,8 @@ class Reseal:
                     head = head_of(tokens_of(connection, self.vault, tenant, session_id, row.id))
                 packed = self.vault.open(row.packed or b"", "tokens", tenant, row.id) or None
                 values = turn_values(opened_turn(self.vault, turn_of(row)))
-                values |= {"head": head, "messages": said, "packed": packed}
+                title = self.vault.open(row.title or b"", "title", tenant, row.id) or None
+                values |= {"head": head, "messages": said, "packed": packed, "title": title}
                 sealed = sealed_turn(self.vault, values)
                 connection.execute(update(turns).where(mine, turns.c.id == row.id).values(sealed))
         if changed:
@@ -111,6 +112,7 @@ class Reseal:
                 **row_key,
                 "digest": name,
                 "packed": self.vault.seal(content, "message", tenant, name),
+                "weight": row.weight,
             }
             connection.execute(insert_into(connection, turn_contents).values(values).on_conflict_do_nothing())
         return changed
@@ -138,12 +140,15 @@ class Reseal:
     @writing
     def _seal_response(self, connection: Connection, tenant: str, response_id: str) -> bool:
         this = and_(responses.c.tenant == tenant, responses.c.id == response_id)
-        packed = connection.execute(select(responses.c.packed).where(this)).scalar_one_or_none()
-        if packed is None or self.vault.is_current(packed):
+        row = connection.execute(select(responses.c.packed, responses.c.asked).where(this)).one_or_none()
+        if row is None or all(map(self.vault.is_current, filter(None, row))):
             return False
-        content = self.vault.open(packed, SEALED, tenant, response_id)
-        sealed = self.vault.seal(content, SEALED, tenant, response_id)
-        connection.execute(update(responses).where(this).values(packed=sealed))
+        sealed = {
+            name: stored and self.vault.seal(self.vault.open(stored, *bound), *bound)
+            for name, stored, noun in (("packed", row.packed, SEALED), ("asked", row.asked, SEALED_ITEMS))
+            for bound in [(noun, tenant, response_id)]
+        }
+        connection.execute(update(responses).where(this).values(sealed))
         return True
 
     @writing
@@ -163,7 +168,7 @@ class Reseal:
 
 def _sealed_columns(row: Any) -> list[bytes | str]:
     """Of an ended turn; an awaited one has only its digests."""
-    columns = [row.digest, *filter(None, (row.head, row.chain, row.packed))]
+    columns = [row.digest, *filter(None, (row.head, row.chain, row.packed, row.title))]
     if row.messages:
         columns.append(row.messages if isinstance(row.messages, str) else "")
     return columns

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final, TypeAlias
 
 from cwm.domain.access import AccessScope
+from cwm.domain.errors import CwmError
 from cwm.domain.limits import Bucket, ConcurrencyLimit, Level, LimitRules, Rate, Use
 from cwm.domain.principal import Principal
 from cwm.services.access.limits import Limits
+from cwm.services.access.storage import Storage
 
 _NEARLY: Final = 0.8
 
@@ -24,6 +28,8 @@ class Measure(StrEnum):
     STREAMS = "streams"
     """Notification streams open on one gateway: the one that is asked."""
     TOKENS = "tokens"
+    STORED = "stored"
+    """Bytes of what was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +57,17 @@ _Read: TypeAlias = Callable[[], Awaitable[Use]]
 @dataclass(frozen=True, slots=True)
 class Usage:
     limits: Limits
+    storage: Storage | None = None
 
     async def __call__(self, principal: Principal) -> list[Standing]:
         """The limits that apply to the principal and, for who has the scope admin, to its tenant."""
         return list(await asyncio.gather(*(self._stands(each, read) for each, read in self._all(principal))))
 
     async def near(self, principal: Principal) -> list[Standing]:
-        """The token budgets of those limits of which 80 % or more are spent."""
-        budgets = await asyncio.gather(
-            *(self._stands(each, read) for each, read in self._tokens(principal, self.limits.rules))
-        )
-        return [each for each in budgets if each.is_near]
+        """The token budgets and the storage of those limits of which 80 % or more are used."""
+        budgets = (*self._tokens(principal, self.limits.rules), *self._stored(principal))
+        standings = await asyncio.gather(*(self._stands(each, read) for each, read in budgets))
+        return [each for each in standings if each.is_near]
 
     def _all(self, principal: Principal) -> Iterator[tuple[Standing, _Read | None]]:
         rules = self.limits.rules
@@ -95,6 +101,7 @@ class Usage:
             use = Use(self.limits.streams(streams))
             yield Standing(Measure.STREAMS, Level.PRINCIPAL, streams.most, use=use), None
         yield from self._tokens(principal, rules)
+        yield from self._stored(principal)
 
     def _tokens(self, principal: Principal, rules: LimitRules) -> Iterator[tuple[Standing, _Read | None]]:
         for level in _counted(principal):
@@ -103,6 +110,15 @@ class Usage:
                 yield Standing(Measure.TOKENS, level), None
             for bucket in budgets:
                 yield Standing(Measure.TOKENS, level, bucket.rate.amount, bucket.rate), self._spent(bucket)
+
+    def _stored(self, principal: Principal) -> Iterator[tuple[Standing, _Read | None]]:
+        storage = self.storage
+        if storage is None:
+            return
+        for level, most in storage.quotas():
+            if level in _counted(principal):
+                read = None if most is None else partial(_used, storage, principal, level)
+                yield Standing(Measure.STORED, level, most), read
 
     def _requests(self, bucket: Bucket) -> _Read:
         return lambda: self.limits.counts.requests_in(bucket)
@@ -119,8 +135,18 @@ class Usage:
     async def _stands(self, standing: Standing, reading: _Read | None) -> Standing:
         if reading is None:
             return standing
-        use = await self.limits.store.look(reading)
+        use = None
+        if standing.measure is Measure.STORED:
+            # In the registry, not in the store of counts.
+            with suppress(CwmError):
+                use = await reading()
+        else:
+            use = await self.limits.store.look(reading)
         return Standing(standing.measure, standing.level, standing.most, standing.rate, use)
+
+
+async def _used(storage: Storage, principal: Principal, level: Level) -> Use:
+    return Use((await storage.used(principal.tenant, principal.subject))[level])
 
 
 def _levels(principal: Principal) -> list[Level]:

@@ -22,7 +22,7 @@ from cwm.ports.context_index import Bytes
 from cwm.ports.meter import Meter
 from cwm.services.aside import aside
 from cwm.services.contents.cache import NEVER, ContentCache, Key
-from cwm.services.contents.form import digest_of, is_compressed, plain_form, stored_form
+from cwm.services.contents.form import digest_of, is_compressed, plain_form, plain_size, stored_form
 
 DEFAULT_PRIORITY: Final = 5
 # For contents that were damaged and stored again meanwhile.
@@ -125,7 +125,7 @@ class SharedContents:
     async def _load(self, key: Key, priority: int) -> bytes | None:
         warm = self.cache.stored(key, self._now())
         if warm is not None:
-            plain = await aside(len(warm), lambda: plain_form(warm, key[1]))
+            plain = await aside(plain_size(warm), lambda: plain_form(warm, key[1]))
             if plain is not None:
                 self.cache.counts.warm_hits += 1
                 self._remember(key, plain, warm, None, priority)
@@ -137,7 +137,7 @@ class SharedContents:
             content = await self.store.get(*key)
             if content is None:
                 break
-            plain = await aside(len(content.stored), partial(plain_form, content.stored, key[1]))
+            plain = await aside(plain_size(content.stored), partial(plain_form, content.stored, key[1]))
             if plain is not None:
                 self._remember(key, plain, content.stored, content, priority)
                 return plain

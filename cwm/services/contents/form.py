@@ -30,6 +30,15 @@ def is_compressed(stored: bytes) -> bool:
     return stored[:1] == _ZSTD
 
 
+def plain_size(stored: bytes) -> int:
+    """The size of the plain bytes, as their frame declares it."""
+    try:
+        size = zstandard.frame_content_size(stored[1:]) if is_compressed(stored) else len(stored)
+    except zstandard.ZstdError:
+        return 0
+    return max(size, 0)
+
+
 def plain_form(stored: bytes, digest: str) -> bytes | None:
     """The plain bytes, or None if they do not match ``digest``."""
     plain = _unpacked(stored)

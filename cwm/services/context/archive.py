@@ -20,7 +20,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
 from cwm.services.aside import aside
-from cwm.services.contents.form import plain_form
+from cwm.services.contents.form import plain_form, plain_size
 
 _FORMAT: Final = 1
 _AUTHOR: Final = "import"
@@ -105,7 +105,7 @@ class ContextArchive:
         return list(await self.index.state(scope, head.version))
 
     async def _is_sound(self, stored: bytes, digest: str) -> bool:
-        return await aside(len(stored), lambda: plain_form(stored, digest) is not None)
+        return await aside(plain_size(stored), lambda: plain_form(stored, digest) is not None)
 
     def _writes(self, record: dict[str, Any], stored_digests: set[str], state: list[Entry]) -> list[Write]:
         """The writes of one record, without keys that have expired since or are equal already."""

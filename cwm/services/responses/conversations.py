@@ -14,10 +14,23 @@ from cwm.domain.errors import (
     InvalidParameterError,
     ResponseNotFoundError,
 )
+from cwm.domain.json_text import is_long
 from cwm.domain.principal import Principal
-from cwm.domain.response import Item, StoredConversation, is_id, named
+from cwm.domain.response import (
+    ContextLimit,
+    Item,
+    ItemPage,
+    ItemQuery,
+    ItemSum,
+    StoredConversation,
+    is_id,
+    named,
+)
+from cwm.domain.weight import MOST_AT_ONCE, compact_ascii, weight_of
 from cwm.ports.clock import Clock
 from cwm.ports.conversations import ConversationRecords
+from cwm.services.access.storage import Storage
+from cwm.services.aside import aside
 from cwm.services.audit.journal import Journal
 from cwm.services.replicas import Replicas
 
@@ -36,22 +49,26 @@ class StoredConversations:
     replicas: Replicas
     journal: Journal
     keeps: Callable[[str], bool]
+    limit: ContextLimit = field(default_factory=ContextLimit)
+    storage: Storage | None = None
     _holders: set[str] = field(default_factory=set)
 
     async def create(
         self, principal: Principal, metadata: Mapping[str, str], items: Sequence[Item]
     ) -> StoredConversation:
-        """CWM-1003 where what is said is not kept."""
+        """CWM-1003 where what is said is not kept; CWM-1005 for more than a conversation holds, 4003."""
         conversation_id, now = f"conv_{uuid4().hex}", self.clock.now()
         async with self._entry(principal, "conversation_create", conversation_id, items=len(items)):
             if not self.keeps(principal.tenant):
                 raise InvalidParameterError(
                     "Conversations are not kept here: the operator's 'keep.messages' is none."
                 )
+            await self._require_storage(principal)
+            await self._require_room(ItemSum(0, 0), items, "items")
             conversation = StoredConversation(
                 principal.tenant, conversation_id, principal.subject, now, now, metadata
             )
-            await self.records.add(conversation, _new(items, ()))
+            await self.records.add(conversation, _new(items, set()))
             return conversation
 
     async def conversation(self, principal: Principal, conversation_id: str) -> StoredConversation:
@@ -79,24 +96,35 @@ class StoredConversations:
             await self.conversation(principal, conversation_id)
             await self.records.remove(principal.tenant, principal.subject, conversation_id)
 
-    async def items(self, principal: Principal, conversation_id: str) -> list[Item]:
-        """The first first. CWM-2008."""
+    async def page(self, principal: Principal, conversation_id: str, query: ItemQuery) -> ItemPage:
+        """Items of the conversation. CWM-1003 for an unknown ``after``, CWM-2008, 4006."""
         await self.conversation(principal, conversation_id)
-        return await self.records.items(principal.tenant, principal.subject, conversation_id)
+        page = None
+        if query.after is None or is_id(query.after):
+            page = await self.records.page(principal.tenant, principal.subject, conversation_id, query)
+        if page is None:
+            raise unknown_after(query)
+        return page
 
     async def item(self, principal: Principal, conversation_id: str, item_id: str) -> Item:
-        """CWM-2008."""
-        items = await self.items(principal, conversation_id)
-        item = next((item for item in items if item["id"] == item_id), None)
+        """CWM-2008, 4006."""
+        await self.conversation(principal, conversation_id)
+        item = None
+        if is_id(item_id):
+            whose = (principal.tenant, principal.subject, conversation_id)
+            item = await self.records.item(*whose, item_id)
         if item is None:
             raise _not_found("Item", item_id)
         return item
 
     async def add(self, principal: Principal, conversation_id: str, items: Sequence[Item]) -> list[Item]:
-        """The items as they were appended. CWM-1003 for an id that is there already, 2008."""
+        """The items as they were appended. CWM-1003 for an id that is there already, 1005, 2008, 4003."""
         async with self._entry(principal, "conversation_add_items", conversation_id, items=len(items)):
             conversation = await self.conversation(principal, conversation_id)
-            new = _new(items, await self.items(principal, conversation_id))
+            whose = (principal.tenant, principal.subject, conversation_id)
+            await self._require_storage(principal)
+            await self._require_room(await self.records.sum(*whose), items, "items")
+            new = await self._new_in(whose, items)
             await self._changed(replace(conversation, last_response=None), new)
             return new
 
@@ -118,7 +146,7 @@ class StoredConversations:
     ) -> tuple[StoredConversation, list[Item]]:
         """The conversation and its items, to which the response and the ``items`` of its request are to be added.
 
-        CWM-1003 for an item that is in it, CWM-2008, CWM-3010.
+        CWM-1003 for an item that is in it, CWM-1005 if all is more than a request may go on from, CWM-2008, CWM-3010.
         """
         await self.conversation(principal, conversation_id)
         holder = self._holder(response_id)
@@ -133,8 +161,12 @@ class StoredConversations:
                 "Another process is currently operating on this conversation. Please retry in a few seconds.",
                 field="conversation",
             )
-        before = await self.items(principal, conversation_id)
-        _new(items, before)
+        whose = (principal.tenant, principal.subject, conversation_id)
+        # What is answered is added, whatever it takes: a request that is not recorded counts, too.
+        await self._require_storage(principal)
+        await self._require_room(await self.records.sum(*whose), items, "conversation")
+        await self._new_in(whose, items)
+        before = await self.records.items(*whose, self.limit.weight)
         return await self.conversation(principal, conversation_id), before
 
     def holds(self, response_id: str) -> bool:
@@ -174,6 +206,19 @@ class StoredConversations:
             raise _not_found("Conversation", conversation.id)
         return conversation
 
+    async def _require_storage(self, principal: Principal) -> None:
+        if self.storage is not None:
+            await self.storage.require_room(principal.tenant, principal.subject)
+
+    async def _require_room(self, stored: ItemSum, items: Sequence[Item], field: str) -> None:
+        """CWM-1005."""
+        weight = await weight_of_items(items)
+        self.limit.require_items(stored, len(items), weight, field)
+
+    async def _new_in(self, whose: tuple[str, str, str], items: Sequence[Item]) -> list[Item]:
+        given = [item["id"] for item in items if is_id(item.get("id"))]
+        return _new(items, await self.records.ids_among(*whose, given) if given else set())
+
     def _holder(self, response_id: str) -> str:
         return f"{self.replicas.me} {response_id}"
 
@@ -184,9 +229,19 @@ class StoredConversations:
         )
 
 
-def _new(items: Sequence[Item], others: Sequence[Item]) -> list[Item]:
-    """The items, each with an id of its own."""
-    ids, new = {item["id"] for item in others}, [*map(named, items)]
+async def weight_of_items(items: Sequence[Item]) -> int:
+    """What they take in memory together."""
+    size = MOST_AT_ONCE if is_long(items) else 0
+    return await aside(size, lambda: weight_of(compact_ascii(items)))
+
+
+def unknown_after(query: ItemQuery) -> InvalidParameterError:
+    return InvalidParameterError(f"Item with id '{(query.after or '')[:128]}' not found.", field="after")
+
+
+def _new(items: Sequence[Item], others: set[str]) -> list[Item]:
+    """The items, each with an id of its own, which none of the ``others`` is."""
+    ids, new = set(others), [*map(named, items)]
     for item in new:
         if item["id"] in ids:
             raise InvalidParameterError(

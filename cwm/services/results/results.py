@@ -130,6 +130,10 @@ class Results:
         there = [result for result in results if result.expires_at > now]
         return sorted(there, key=lambda result: (result.created_at, result.handle), reverse=True)
 
+    async def used_bytes(self, principal: Principal) -> int:
+        """What the principal's own results take, without reading them."""
+        return await self.records.used_bytes(principal.tenant, principal.subject, self.clock.now())
+
     async def find(self, principal: Principal, handle: str, *, noted: bool = True) -> StoredResult:
         """The result with this handle. CWM-2005 alike if it is unknown, expired, or another's and not shared.
 

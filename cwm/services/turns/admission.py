@@ -215,6 +215,7 @@ class Admission:
         if session is None:
             if identity is None:
                 return await self.without_session(principal, request, work)
+            await turn.require_storage(principal.subject)
             session = await self._open(principal, incoming, identity.model, capture)
         if capture is not None:
             session = await self._revived(principal, session)

@@ -20,6 +20,7 @@ from cwm.domain.visibility import Right, circle_of_new
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of, turn_of
+from cwm.services.access.storage import Storage
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.turns.grow import TEMPLATE
 
@@ -34,6 +35,7 @@ class Branches:
     journal: Journal
     clock: Clock
     visibility: str = TENANT
+    storage: Storage | None = None
 
     async def open(
         self,
@@ -44,12 +46,14 @@ class Branches:
     ) -> Session:
         """A new session whose context is the turn's; KV that the engine still has is reused.
 
-        It is by default not more visible than the turn's. CWM-1001, 1003, 2007, 3001.
+        It is by default not more visible than the turn's. CWM-1001, 1003, 2007, 3001, 4003.
         """
         branch_id = require_session_id(session_id or f"branch_{uuid4().hex[:12]}")
         async with self.journal.entry(principal, "turn_branch", session_id=branch_id) as details:
             turn, origin = await turn_of(self.registry, principal, turn_id, Right.CONTENTS)
             details.update(of_another(principal, origin.owner), turn=turn.id, token_count=turn.total_tokens)
+            if self.storage is not None:
+                await self.storage.require_room(principal.tenant, principal.subject)
             now = self.clock.now()
             branch = Session(
                 tenant=principal.tenant,

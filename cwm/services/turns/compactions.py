@@ -33,9 +33,7 @@ class Compactions:
 
     async def left_out(self, principal: Principal, of: TurnSource) -> LeftOut:
         """Of a turn that compacts, or of the newest one of a session. CWM-1001/1003, 2001, 2007."""
-        turn = (
-            (await self.history.show(principal, of)).turn if of.turn_id else await self._newest(principal, of)
-        )
+        turn = await self.history.turn(principal, of) if of.turn_id else await self._newest(principal, of)
         if turn is None or turn.compacts is None:
             raise TurnNotFoundError(
                 "No turn of the session goes on from a summary."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cwm.domain.errors import CwmError
@@ -48,15 +47,15 @@ class Compare:
         first = await self.history.context(principal, left)
         second = await self.history.context(principal, right)
         common = common_length(first.token_ids, second.token_ids)
-        messages = _common(first.messages, second.messages)
+        messages = common_length(tuple(first.digests), tuple(second.digests))
         reused, thaw_ms = await self._cost(second, common)
         return Difference(
             left_tokens=len(first.token_ids),
             right_tokens=len(second.token_ids),
             common_tokens=common,
             common_messages=messages,
-            left_message=_at(first.messages, messages),
-            right_message=_at(second.messages, messages),
+            left_message=await self.history.message(first, messages),
+            right_message=await self.history.message(second, messages),
             reused_tokens=reused,
             computed_tokens=len(second.token_ids) - reused,
             thaw_ms=thaw_ms,
@@ -78,16 +77,3 @@ class Compare:
         if identity.no_reuse:
             reused = 0
         return min(reused, max(len(context.token_ids) - 1, 0)), plan.predicted_ms
-
-
-def _common(left: Sequence[Message], right: Sequence[Message]) -> int:
-    digests = (tuple(message.digest for message in messages) for messages in (left, right))
-    for index, (one, other) in enumerate(zip(*digests, strict=False)):
-        if one != other:
-            return index
-    return min(len(left), len(right))
-
-
-def _at(messages: Sequence[Message], index: int) -> Message | None:
-    """None also for a message that is not kept."""
-    return next((message for message in messages[index : index + 1] if message.content), None)

@@ -137,7 +137,7 @@ class Conversations:
                 return session_ids[0]
         for session in sessions[:_LOOKED_AT] if call_id is not None else ():
             turn = await self.registry.current_turn(principal.tenant, session.id)
-            messages = await self.registry.turn_messages(turn) if turn is not None else []
+            messages = await self.registry.turn_messages(turn, -1) if turn is not None else []
             if messages and call_id in _calls(messages[-1]):
                 return session.id
         if len(sessions) > 1 and not await self._is_sub_agents(sessions[0]):

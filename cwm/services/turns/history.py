@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from cwm.domain.divergence import Habit, words_around
 from cwm.domain.errors import InvalidParameterError, StorageCorruptionError, TurnNotFoundError
 from cwm.domain.habits import habit
-from cwm.domain.messages import Brief, in_brief, plain_text
+from cwm.domain.messages import Brief, plain_text
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -60,22 +60,24 @@ class Transcript:
     """A turn and the messages of its context, oldest first.
 
     None where they were not recorded; those that are not kept have no content. ``token_ids`` on request. ``habit``: the client's by which
-    the turn's request left what was recorded.
+    the turn's request left what was recorded. ``first``: the position of the first of them in the context, which has ``total``.
     """
 
     turn: Turn
     messages: Sequence[Message]
     token_ids: TokenIds | None = None
     habit: Habit | None = None
+    first: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The exact token ids of a context, its messages and its turn where they were recorded, and the session it is of."""
+    """The exact token ids of a context, the digests of its messages and its turn where they were recorded, and the session it is of."""
 
     session: Session
     token_ids: TokenIds
-    messages: Sequence[Message]
+    digests: Sequence[str]
     turn: Turn | None = None
 
 
@@ -130,16 +132,38 @@ class History:
         return {session_id: Latest(turn, asked.get(turn.id, Brief())) for session_id, turn in turns.items()}
 
     async def _asked(self, tenant: str, turns: Sequence[Turn]) -> dict[str, Brief]:
-        messages = await self.registry.asked_in(tenant, [turn.id for turn in turns])
-        return {turn_id: in_brief(message.content) for turn_id, message in messages.items()}
+        return await self.registry.titles(tenant, [turn.id for turn in turns])
 
     async def tags(self, principal: Principal) -> Sequence[TurnTag]:
         """The newest 1,000 tags of the sessions that the principal sees, deleted ones included."""
         circles = None if has_everywhere(principal, Right.RECORD) else principal.circles
         return await self.registry.tags(principal.tenant, circles=circles)
 
-    async def show(self, principal: Principal, of: TurnSource, *, tokens: bool = False) -> Transcript:
-        """The messages of one turn's context; of a session's current one, or of a window. CWM-1001/1002/1003, 2001, 2002, 2007."""
+    async def show(
+        self,
+        principal: Principal,
+        of: TurnSource,
+        *,
+        tokens: bool = False,
+        most: int | None = None,
+        end: int | None = None,
+    ) -> Transcript:
+        """The messages of one turn's context; of a session's current one, or of a window. CWM-1001/1002/1003, 2001, 2002, 2007.
+
+        Only the last ``most``, or the last ones before message ``end``, if these are given.
+        """
+        turn = await self.turn(principal, of)
+        count = len(await self.registry.message_digests(turn))
+        end = count if not end else min(end, count)
+        first = 0 if most is None else max(end - most, 0)
+        messages = await self.registry.turn_messages(turn, first, end)
+        differing = await self._differing(turn.tenant, turn.session_id, [turn])
+        token_ids = await self.registry.turn_tokens(turn) if tokens else None
+        habits = await aside_of(differing, lambda: _habits([turn], differing))
+        return Transcript(turn, messages, token_ids, habits.get(turn.id), first, count)
+
+    async def turn(self, principal: Principal, of: TurnSource) -> Turn:
+        """The turn that is shown: that of ``of``, or the current one. CWM-1001/1002/1003, 2001, 2002, 2007."""
         if of.turn_id is not None:
             turn, session = await turn_of(self.registry, principal, of.turn_id, Right.CONTENTS)
             await self.note(principal, session, turn=turn.id)
@@ -149,11 +173,7 @@ class History:
             if current_turn is None or current_turn.state is not TurnState.ENDED:
                 raise TurnNotFoundError(_missing(of), turn=turn_id)
             turn = current_turn
-        messages = await self.registry.turn_messages(turn)
-        differing = await self._differing(turn.tenant, turn.session_id, [turn])
-        token_ids = await self.registry.turn_tokens(turn) if tokens else None
-        habits = await aside_of(differing, lambda: _habits([turn], differing))
-        return Transcript(turn, messages, token_ids, habits.get(turn.id))
+        return turn
 
     async def context(self, principal: Principal, of: TurnSource) -> Context:
         """What ``of`` names, also a window from before CWM kept turns. CWM-1001/1002, 2001, 2002, 2007, 4004."""
@@ -162,14 +182,22 @@ class History:
             session = await self.registry.session(principal.tenant, window.session_id, any_state=True)
             snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
             turn = await self.registry.turn(principal.tenant, window.turn_id) if window.turn_id else None
-            messages = await self.registry.turn_messages(turn) if turn else []
+            digests = await self.registry.message_digests(turn) if turn else ()
             if session is not None:
-                return Context(session, snapshot.token_ids, messages, turn)
-        transcript = await self.show(principal, of, tokens=True)
-        session = await self.registry.session(principal.tenant, transcript.turn.session_id, any_state=True)
+                return Context(session, snapshot.token_ids, digests, turn)
+        turn = await self.turn(principal, of)
+        session = await self.registry.session(principal.tenant, turn.session_id, any_state=True)
         if session is None:
-            raise TurnNotFoundError(_missing(of), turn=transcript.turn.id)
-        return Context(session, transcript.token_ids or (), transcript.messages, transcript.turn)
+            raise TurnNotFoundError(_missing(of), turn=turn.id)
+        token_ids = await self.registry.turn_tokens(turn)
+        return Context(session, token_ids, await self.registry.message_digests(turn), turn)
+
+    async def message(self, context: Context, at: int) -> Message | None:
+        """A message of the context. None if it has none there, or it is not kept."""
+        if context.turn is None or at >= len(context.digests):
+            return None
+        (message,) = await self.registry.turn_messages(context.turn, at, at + 1)
+        return message if message.content else None
 
     async def _differing(self, tenant: str, session_id: str, turns: Sequence[Turn]) -> _Contents:
         """The messages, by digest, at which requests left what was recorded."""

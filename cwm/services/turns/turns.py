@@ -25,6 +25,7 @@ from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.tracing import UNTRACED, Tracer, trace_id_of
 from cwm.ports.turns import TurnRecords
+from cwm.services.access.storage import Storage
 from cwm.services.turns.placement import Placement, Prompt, Said
 
 _Key: TypeAlias = tuple[str, str]
@@ -63,6 +64,7 @@ class Turns:
     clock: Clock
     keep: KeepPolicies = field(default_factory=KeepPolicies)
     tracer: Tracer = UNTRACED
+    storage: Storage | None = None
     lines: OrderedDict[_Key, Sequence[str]] = field(default_factory=OrderedDict)
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
@@ -320,8 +322,14 @@ class RunningTurn:
         details = {"reason": reason, "token_count": token_count}
         await self._note("session.turn", "not_recorded", Severity.WARNING, details)
 
+    async def require_storage(self, owner: str) -> None:
+        """CWM-4003 where what this owner of a session, or its tenant, may store is used up."""
+        if self._turns.storage is not None:
+            await self._turns.storage.require_room(self._principal.tenant, owner)
+
     async def _require_room(self, session: Session) -> None:
-        """Where the session's tree is as large as it may be, remove side branches. CWM-3002 (retryable), 4003."""
+        """Where the session's tree is as large as it may be, remove side branches. CWM-3002 (retryable), 4003; 4003 over its owner's quota."""
+        await self.require_storage(session.owner)
         records, limit = self._turns.records, self._turns.keep.of(session.tenant).tree
         size = await records.tree_size(session.tenant, session.id) if limit else None
         if size is None or not limit.is_reached(size):

@@ -12,6 +12,7 @@ from cwm.domain.access import AccessScope
 from cwm.domain.api_key import ApiKey
 from cwm.domain.errors import ContextConflictError, CwmError, ResultNotFoundError, WindowNotFoundError
 from cwm.domain.principal import Principal
+from cwm.domain.response import Item, ItemQuery, StoredConversation
 from cwm.domain.session import Session, SessionMark, SessionQuery
 from cwm.domain.shared_context import ContextScope, Entry, Write
 from cwm.domain.turn import Turn, TurnQuery, TurnState, TurnTag
@@ -27,6 +28,7 @@ from cwm.services.sessions.end_session import EndSession
 from cwm.services.windows.delete import Delete
 
 _PAGE: Final = 200
+_MOST: Final = 2**30
 _OPERATOR: Final = "operator"
 _EVERYTHING: Final = frozenset({AccessScope.ADMIN})
 _KEY: Final = "key:"
@@ -138,18 +140,29 @@ class Person:
             for response_id in ids:
                 record: dict[str, Any] = {"kind": "response", "id": response_id}
                 with _named(record):
-                    for response in await self.responses.of_owner(tenant, subject, last, 1):
+                    for response in await self.responses.in_line(tenant, subject, [response_id], _MOST):
                         record |= asdict(response)
                 yield record
-                last = response_id
+            last = ids[-1]
         last = ""
         while conversations := await self.conversations.of_owner(tenant, subject, last, _PAGE):
             for conversation in conversations:
                 record = {"kind": "conversation", **asdict(conversation)}
                 with _named(record):
-                    record["items"] = await self.conversations.items(tenant, subject, conversation.id)
+                    record["items"] = await self._items(conversation)
                 yield record
             last = conversations[-1].id
+
+    async def _items(self, conversation: StoredConversation) -> list[Item]:
+        which = (conversation.tenant, conversation.owner, conversation.id)
+        items: list[Item] = []
+        query = ItemQuery(_PAGE, descending=False)
+        while page := await self.conversations.page(*which, query):
+            items += page.items
+            if not page.has_more:
+                break
+            query = ItemQuery(_PAGE, descending=False, after=page.items[-1]["id"])
+        return items
 
     async def _possessions(self, tenant: str, subject: str) -> AsyncIterator[dict[str, Any]]:
         for tag in await self._tags(tenant, subject):
@@ -196,8 +209,8 @@ class Person:
         """With the messages and token ids that it adds to its parent."""
         record = {"kind": "turn", **asdict(turn)}
         with _named(record):
-            messages = await self.registry.turn_messages(turn)
-            record["messages"] = [message.content for message in messages[turn.parent_messages :]]
+            messages = await self.registry.turn_messages(turn, turn.parent_messages)
+            record["messages"] = [message.content for message in messages]
         with _named(record):
             record["token_ids"] = (await self.registry.turn_tokens(turn))[turn.parent_at :]
         return record

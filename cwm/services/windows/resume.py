@@ -97,7 +97,7 @@ class Resume:
         origin = await self.registry.current_turn(source.tenant, source.id)
         assert origin is not None
         token_ids = await self.registry.turn_tokens(origin)
-        messages = await self.registry.turn_messages(origin)
+        messages = await self.registry.turn_messages(origin, whole=True)
         with self.turns.begin(principal, session.id) as running:
             await running.ask(session, Said(messages, origin.profile, apart=True))
             await running.record(Answered(token_ids, len(token_ids)))

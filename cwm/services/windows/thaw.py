@@ -34,6 +34,7 @@ from cwm.ports.kv_tier import KvTier, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import window_of
+from cwm.services.access.storage import Storage
 from cwm.services.aside import outlasting, to_its_end
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
@@ -103,6 +104,7 @@ class Thaw:
     clock: Clock
     end_session: EndSession
     visibility: str = TENANT
+    storage: Storage | None = None
     _restoring: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
@@ -119,7 +121,7 @@ class Thaw:
         """Restore a window into a new session, which is by default not more visible. The window never changes.
 
         Lost blocks, and those of another engine, are computed again: the result is then ``partial``, with a
-        warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001. CWM-3005
+        warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4003, 4004, 5001, 6001. CWM-3005
         when the tokenizer changed, or the chat template did and ``accept_template`` is not set. With ``verify``
         the restored KV is compared with the window's canary, and in doubt with the context computed afresh; KV that is wrong is
         deleted, and where the comparison does not say that it is right the session goes on from computed KV. If the continuation fails, the session ends: the caller may not know its id,
@@ -134,6 +136,8 @@ class Thaw:
             principal, "window_thaw", session_id=session_id, window_name=window_name
         ) as details:
             window = await window_of(self.registry, principal, window_name, Right.CONTENTS)
+            if self.storage is not None:
+                await self.storage.require_room(principal.tenant, principal.subject)
             circle = circle_of_new(principal, visibility, self.visibility, window)
             details.update(of_another(principal, window.owner))
             # Read now: the session is removed with its last window, which may be deleted at any time from here on.

@@ -21,6 +21,7 @@ _NEXT_STEPS: Final = {
     ErrorKind.CONFLICT: "Nothing was done. Go back and look at what it is now.",
     ErrorKind.LIMITED: "Nothing was done. Wait a moment, then do it again.",
     ErrorKind.STORAGE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
+    ErrorKind.TOO_LARGE: "Nothing is lost: `cwm turns show` and the tools read it in parts.",
     ErrorKind.UNAVAILABLE: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
     ErrorKind.TIMEOUT: "Try again; if it stays, `cwm doctor` on the gateway's machine says what is wrong and how to fix it.",
 }

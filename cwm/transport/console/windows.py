@@ -16,7 +16,7 @@ from cwm.transport.console.actions.two_steps import links
 from cwm.transport.console.actions.windows import WINDOWS
 from cwm.transport.console.go_on import Step, Way, ways
 from cwm.transport.console.pages import Page, link
-from cwm.transport.console.turns.turn import messages_of
+from cwm.transport.console.turns.turn import messages_of, shown_page
 from cwm.transport.console.views import Asked
 
 _PAGE: Final = 25
@@ -84,10 +84,10 @@ def _ways(said: Mapping[str, object], window: Window, *, is_there: bool) -> list
 async def _said(asked: Asked, name: str) -> dict[str, object]:
     """What was said in the window; its turn may be gone."""
     try:
-        shown = await asked.services.history.show(asked.principal, TurnSource(window_name=name))
+        shown = await shown_page(asked, TurnSource(window_name=name))
     except CwmError as error:
         return {"turn": None, "unsaid": error.message}
-    return await messages_of(asked, shown)
+    return await messages_of(shown)
 
 
 def _nearest(tiers: tuple[Tier, ...]) -> Tier | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from mcp_types import INVALID_REQUEST
 from structlog.contextvars import get_contextvars
 
-from cwm.domain.errors import CwmError, ErrorKind, LimitError
+from cwm.domain.errors import CwmError, ErrorKind, LimitError, StorageQuotaExceededError
 from cwm.domain.pooling import POOLING_PATHS
 
 STATUS: Final[dict[ErrorKind, int]] = {
@@ -21,6 +21,7 @@ STATUS: Final[dict[ErrorKind, int]] = {
     ErrorKind.NOT_FOUND: 404,
     ErrorKind.CONFLICT: 409,
     ErrorKind.LIMITED: 429,
+    ErrorKind.TOO_LARGE: 413,
     ErrorKind.INTERNAL: 500,
     ErrorKind.STORAGE: 503,
     ErrorKind.UNAVAILABLE: 503,
@@ -33,6 +34,7 @@ _TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.NOT_FOUND: "not_found_error",
     ErrorKind.CONFLICT: "conflict_error",
     ErrorKind.LIMITED: "rate_limit_error",
+    ErrorKind.TOO_LARGE: "invalid_request_error",
 }
 _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.INVALID: "invalid_request_error",
@@ -41,6 +43,7 @@ _ANTHROPIC_TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.NOT_FOUND: "not_found_error",
     ErrorKind.CONFLICT: "invalid_request_error",
     ErrorKind.LIMITED: "rate_limit_error",
+    ErrorKind.TOO_LARGE: "request_too_large",
     ErrorKind.UNAVAILABLE: "overloaded_error",
     ErrorKind.TIMEOUT: "timeout_error",
 }
@@ -50,6 +53,7 @@ _MCP_PATH: Final = "/mcp"
 _RESPONSES: Final = ("/v1/responses", "/v1/conversations")
 _CODES_BY_CWM: Final = {
     "CWM-1004": "mutually_exclusive_parameters",
+    "CWM-1005": "context_length_exceeded",
     "CWM-2009": "previous_response_not_found",
     "CWM-3010": "conversation_locked",
 }
@@ -58,6 +62,9 @@ _CODES_BY_KIND: Final[dict[ErrorKind, str]] = {
     ErrorKind.UNAVAILABLE: "server_is_overloaded",
 }
 _OVERLOADED: Final = 529
+_NO_ROOM: Final = 507
+# Clients of OpenAI and Anthropic send a request again after a 5xx, unless this says no.
+_NOT_AGAIN: Final = (b"x-should-retry", b"false")
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
@@ -109,6 +116,8 @@ def error_event(error: CwmError, path: str = "") -> bytes:
 
 
 def status_of(error: CwmError, path: str = "") -> int:
+    if isinstance(error, StorageQuotaExceededError):
+        return _NO_ROOM
     if error.kind is ErrorKind.UNAVAILABLE and is_anthropic(path):
         return _OVERLOADED
     return STATUS[error.kind]
@@ -122,4 +131,6 @@ def is_anthropic(path: str) -> bool:
 def error_headers(error: CwmError) -> list[tuple[bytes, bytes]]:
     if isinstance(error, LimitError):
         return [(b"retry-after", b"%d" % error.retry_after_seconds)]
+    if isinstance(error, StorageQuotaExceededError):
+        return [_NOT_AGAIN]
     return [_RETRY_AFTER] if error.kind is ErrorKind.UNAVAILABLE else []

@@ -19,7 +19,7 @@ from cwm.services.aside import aside
 from cwm.services.responses.conversations import StoredConversations
 from cwm.transport.http.envelope import body_of, headers_of
 from cwm.transport.http.request_keys import PRINCIPAL
-from cwm.transport.llm.responses import listed_item, page_of, query_of, send_json
+from cwm.transport.llm.responses import item_query, listed, listed_item, query_of, send_json
 
 _ITEMS: Final = 20
 _PAIRS, _KEY_CHARS, _VALUE_CHARS = 16, 64, 512
@@ -69,14 +69,14 @@ class ItemsEndpoint(_Endpoint):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal, conversation_id = await self._principal(scope), scope["path_params"]["conversation"]
-        query = query_of(scope)
         if scope["method"] == "POST":
             new = _items((await _fields(scope, receive)).get("items"))
             items = await self.conversations.add(principal, conversation_id, new)
-            query = {"order": "asc"}
-        else:
-            items = await self.conversations.items(principal, conversation_id)
-        await send_json(send, page_of([*map(listed_item, items)], query))
+            await send_json(send, listed(items, has_more=False))
+            return
+        query = item_query(query_of(scope))
+        page = await self.conversations.page(principal, conversation_id, query)
+        await send_json(send, listed(page.items, has_more=page.has_more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,9 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
-from cwm.domain.response import Item
+from cwm.domain.response import Item, ItemQuery
 from cwm.domain.showable import shown
+from cwm.domain.weight import compact_ascii
 from cwm.ports.identity import Identity
+from cwm.services.aside import aside_of
 from cwm.services.responses.responses import Responses
 from cwm.transport.http.envelope import headers_of, send_whole
 from cwm.transport.http.request_keys import PRINCIPAL
@@ -41,7 +42,8 @@ class ResponseEndpoint:
             raise InvalidParameterError(
                 "Only a response that was created in the background can be streamed again.", field="stream"
             )
-        await send_json(send, (await self.responses.response(principal, response_id)).content)
+        response = await self.responses.response(principal, response_id)
+        await send_json(send, response.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +66,29 @@ class InputItemsEndpoint:
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         principal, response_id = await _asked(scope, self.identity)
-        items = await self.responses.input_items(principal, response_id)
-        await send_json(send, page_of([listed_item(item) for item in items], query_of(scope)))
+        page = await self.responses.input_items(principal, response_id, item_query(query_of(scope)))
+        await send_json(send, listed(page.items, has_more=page.has_more))
 
 
-def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """A list as OpenAI pages it; ``items`` are the first first. CWM-1003 for a malformed ``limit`` or ``order``, an unknown ``after``."""
+def item_query(query: Mapping[str, str]) -> ItemQuery:
+    """CWM-1003 for a malformed ``limit`` or ``order``."""
     limit, order, after = query.get("limit", str(_LISTED)), query.get("order", "desc"), query.get("after")
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= _MOST_LISTED:
         raise InvalidParameterError(f"'limit' is a number from 1 to {_MOST_LISTED}.", field="limit")
     if order not in _ORDERS:
         raise InvalidParameterError("'order' is asc or desc.", field="order")
-    ordered = [*items] if order == "asc" else [*reversed(items)]
-    if after is not None:
-        at = next((number for number, item in enumerate(ordered) if item.get("id") == after), None)
-        if at is None:
-            raise InvalidParameterError(f"Item with id '{after[:128]}' not found.", field="after")
-        ordered = ordered[at + 1 :]
-    page = ordered[: int(limit)]
+    return ItemQuery(int(limit), order == "desc", after)
+
+
+def listed(items: Sequence[Item], *, has_more: bool) -> dict[str, Any]:
+    """A list as OpenAI pages it."""
+    page = [listed_item(item) for item in items]
     return {
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
-        "has_more": len(ordered) > len(page),
+        "has_more": has_more,
     }
 
 
@@ -112,4 +113,5 @@ def query_of(scope: Scope) -> dict[str, str]:
 
 
 async def send_json(send: Send, content: Mapping[str, Any]) -> None:
-    await send_whole(send, 200, _JSON, json.dumps(shown(content), separators=(",", ":")).encode())
+    text = await aside_of(content, lambda: compact_ascii(shown(content)))
+    await send_whole(send, 200, _JSON, text)

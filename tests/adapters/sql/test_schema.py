@@ -24,7 +24,9 @@ from cwm.adapters.sql.rows import session_values, turn_values
 from cwm.adapters.sql.schema_error import SchemaError
 from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.tables.sessions import canaries, sessions
-from cwm.adapters.sql.turns.packed import compress
+from cwm.adapters.sql.turns.conversations import SqlConversations
+from cwm.adapters.sql.turns.packed import compress, pack_json
+from cwm.adapters.sql.turns.stored_bytes import ROW_BYTES, TURN_BYTES, SqlStoredBytes
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
@@ -33,6 +35,7 @@ from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.look import Look
 from cwm.domain.noise import Noise
 from cwm.domain.prefix import digest
+from cwm.domain.response import ItemSum
 from cwm.domain.session import SessionQuery
 from cwm.domain.turn import Turn, TurnParts, TurnQuery, TurnState
 from cwm.domain.turn_sums import TurnSum, hour_of
@@ -306,7 +309,12 @@ async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str
         assert await registry.turn_with_chain("acme", "ann", ["c1"]) == turn
         columns = await database.read(lambda connection: inspect(connection).get_columns("turns"))
         if empty_database_url.startswith("sqlite"):
-            assert [column["name"] for column in columns[-3:]] == ["packed", "router_decision", "trace_id"]
+            assert [column["name"] for column in columns[-4:]] == [
+                "packed",
+                "router_decision",
+                "trace_id",
+                "title",
+            ]
         indexes = await database.read(lambda connection: inspect(connection).get_indexes("turns"))
         partly = {
             index["name"]
@@ -336,6 +344,35 @@ async def test_gateways_of_0018_go_on_beside_the_sums_of_turns(empty_database_ur
         hour = hour_of(NOW)
         await sums.add_turn_sums_of_every_tenant({("acme", hour): TurnSum(1, 2_000, 1_500)}, hour)
         assert await sums.turn_sums("acme", hour) == {hour: TurnSum(1, 2_000, 1_500)}
+    finally:
+        await database.dispose()
+
+
+async def test_what_is_stored_from_before_0022_is_summed(empty_database_url: str) -> None:
+    database = open_database(empty_database_url)
+    try:
+        await database.write(partial(upgrade_to, revision="0019"))
+        await database.write(_a_turn_of_0019)
+        conversation = {
+            "tenant": "acme", "id": "conv_1", "owner": "bob", "created_at": NOW, "touched_at": NOW, "metadata": {},
+        }  # fmt: skip
+        item = {"tenant": "acme", "conversation_id": "conv_1", "number": 1, "id": "msg_1"}
+        packed = pack_json({"id": "msg_1", "role": "user"})
+        for name, row in (
+            ("conversations", conversation),
+            ("conversation_items", item | {"packed": packed.stored}),
+        ):
+            old = table(name, *(column(each, metadata.tables[name].c[each].type) for each in row))
+            adding = insert(old).values(row)
+            await database.write(lambda connection, adding=adding: connection.execute(adding))  # type: ignore[misc]
+        await schema.upgrade(empty_database_url)
+        tokens, _ = compress(IDS_OF_0009)
+        stored = await SqlStoredBytes(database).by_owner("acme")
+        assert stored == {"ann": ROW_BYTES + TURN_BYTES + len(tokens), "bob": ROW_BYTES + len(packed.stored)}
+        records = SqlConversations(database)
+        assert await records.sum("acme", "bob", "conv_1") == ItemSum(1, packed.weight)
+        assert await records.items("acme", "bob", "conv_1") == [{"id": "msg_1", "role": "user"}]
+        assert await SqlRegistry(database).titles("acme", ["t1"]) == {}
     finally:
         await database.dispose()
 

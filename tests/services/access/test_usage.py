@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,11 +17,13 @@ from cwm.adapters.sql.database import open_database
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.access import EVERY, OF_AN_AGENT
 from cwm.domain.audit_chain import ChainKeys
-from cwm.domain.errors import StorageWriteError
+from cwm.domain.errors import StorageQuotaExceededError, StorageReadError, StorageWriteError
 from cwm.domain.limits import Bucket, Level, LimitRules, Rate, Use
 from cwm.domain.principal import Principal
 from cwm.services.access.limits import CountStore, Limits
+from cwm.services.access.storage import Storage
 from cwm.services.access.usage import Measure, Standing, Usage
+from tests.services.replicas_of import HandClock
 
 ANN = Principal("acme", "ann", OF_AN_AGENT)
 ROOT = Principal("acme", "root", EVERY)
@@ -109,6 +112,57 @@ async def test_a_budget_is_near_from_four_fifths_on(made: Made) -> None:
     assert 0 < near.use.seconds <= 3600
     assert [each.level for each in await usage.near(ROOT)] == [Level.TENANT]
     assert await usage.near(EVE) == []
+
+
+class Stored:
+    """What each of a tenant's people has stored; ``reads``: how often it was asked."""
+
+    def __init__(self, **by_owner: int) -> None:
+        self.of_acme, self.reads, self.is_away = by_owner, 0, False
+
+    async def by_owner(self, tenant: str) -> dict[str, int]:
+        self.reads += 1
+        if self.is_away:
+            raise StorageReadError("The registry cannot be read.")
+        return self.of_acme if tenant == ANN.tenant else {}
+
+
+def stored_in(standings: list[Standing]) -> dict[Level, tuple[int | None, int | None]]:
+    return {
+        each.level: (each.most, None if each.use is None else each.use.amount)
+        for each in standings
+        if each.measure is Measure.STORED
+    }
+
+
+async def test_what_is_stored_is_shown_and_near_from_four_fifths_on(made: Made) -> None:
+    limits, records = made(LimitRules(stored_principal=100, stored_tenant=1000)), Stored(ann=80, bob=9)
+    usage = Usage(limits, Storage(records, limits, limits.clock))
+    assert stored_in(await usage(ANN)) == {Level.PRINCIPAL: (100, 80)}
+    assert stored_in(await usage(ROOT)) == {Level.PRINCIPAL: (100, 0), Level.TENANT: (1000, 89)}
+    assert stored_in(await usage(EVE))[Level.TENANT] == (1000, 0)
+    assert [each.measure for each in await usage.near(ANN)] == [Measure.STORED]
+    records.is_away = True
+    away = Usage(limits, Storage(records, limits, limits.clock))
+    assert stored_in(await away(ANN)) == {Level.PRINCIPAL: (100, None)}
+
+
+async def test_sums_are_read_once_for_all_who_ask_within_two_seconds(made: Made) -> None:
+    limits, records, clock = made(LimitRules(stored_principal=100)), Stored(ann=99), HandClock()
+    storage = Storage(records, limits, clock)
+    await asyncio.gather(*(storage.require_room(ANN.tenant, ANN.subject) for _ in range(20)))
+    assert records.reads == 1
+    records.of_acme = {"ann": 100}
+    clock.seconds += 2
+    with pytest.raises(StorageQuotaExceededError) as refused:
+        await storage.require_room(ANN.tenant, ANN.subject)
+    assert (refused.value.context["used_bytes"], refused.value.context["level"]) == (100, "principal")
+    await storage.require_room(ANN.tenant, "bob")
+    assert records.reads == 2
+    records.of_acme = {}
+    clock.seconds += 2
+    await storage.require_room(ANN.tenant, ANN.subject)
+    assert records.reads == 3
 
 
 async def test_without_a_limit_there_is_nothing_to_use(made: Made) -> None:

@@ -130,7 +130,7 @@ async def test_her_responses_are_exported_and_go_with_her_sessions(house: House,
     exported = [record for record in await house.exported() if record["kind"] == "response"]
     assert [(record["id"], record["items"]) for record in exported] == [("resp_1", [{"role": "user"}])]
     await house.person.delete("acme", "ann")
-    assert await records.of_owner("acme", "ann") == []
+    assert await records.ids_of_owner("acme", "ann") == []
 
 
 async def test_what_is_damaged_is_named_and_the_rest_is_exported(house: House, sqlite: Database) -> None:

@@ -30,6 +30,7 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
+from cwm.adapters.sql.turns.stored_bytes import SqlStoredBytes
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.fleet import VllmFleet
 from cwm.adapters.vllm.turns.wire import VllmWire
@@ -42,9 +43,11 @@ from cwm.domain.json_bounds import MOST_VALUES
 from cwm.domain.limits import LimitRules
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
+from cwm.domain.response import ContextLimit
 from cwm.domain.session import Session
 from cwm.services.access.body_room import BodyRoom
 from cwm.services.access.limits import CountStore, Limits
+from cwm.services.access.storage import Storage
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
@@ -168,6 +171,7 @@ async def gateway(
     others: Mapping[str, Engine] = MappingProxyType({}),
     bodies: BodyRoom | None = None,
     max_values: int = MOST_VALUES,
+    context_limit: ContextLimit = ContextLimit(),  # noqa: B008
 ) -> AsyncIterator[Gateway]:
     """``others``: engines by name, besides one that is named ``first`` then."""
     database_url = f"sqlite:///{folder / 'cwm.db'}"
@@ -190,7 +194,6 @@ async def gateway(
         directory = EngineDirectory(engine, kv_tier, secret=b"a test's secret", weights_digest="")
         meter = TallyMeter()
         journal = Journal(audit, clock, meter, InProcessChanges())
-        turns = Turns(registry, audit, clock)
         scopes = SaltScopes(registry, clock)
         counts = LimitsRequestCounts(InProcessStorage)
         limits = Limits(
@@ -203,6 +206,8 @@ async def gateway(
             clock,
             bodies or BodyRoom(),
         )
+        storage = Storage(SqlStoredBytes(database), limits, clock)
+        turns = Turns(registry, audit, clock, storage=storage)
         responses = Responses(
             SqlResponses(database),
             StoredConversations(
@@ -211,9 +216,12 @@ async def gateway(
                 Replicas(SqlLeases(database), uuid4().hex, lambda _: None),
                 journal,
                 lambda tenant: turns.keep.of(tenant).messages,
+                context_limit,
+                storage,
             ),
             clock,
             journal,
+            context_limit,
         )
         pass_through = PassThrough(
             engine=engine,

@@ -23,6 +23,7 @@ from cwm.adapters.sql.transactions import writing
 from cwm.adapters.sql.turns.packed import Delta, compress, join
 from cwm.adapters.sql.turns.paths import digests_of, tokens_of
 from cwm.adapters.sql.turns.sealed import opened_turn, sealed_turn
+from cwm.adapters.sql.turns.stored_bytes import count_again
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageReadError
 from cwm.domain.prefix import TokenIds, common_length
@@ -89,7 +90,9 @@ class MergeRecords:
             values |= {"head": head.scalar_subquery(), "state": SessionState.ACTIVE.value}
         values["current_number"] = numbers[current] if current is not None else 0
         merged = update(sessions).where(_is(target)).values(values).returning(*SESSION)
-        return session_of(connection.execute(merged).one())
+        session = session_of(connection.execute(merged).one())
+        count_again(connection, tenant, target.id)
+        return session
 
 
 def _locked(connection: Connection, *both: Session) -> dict[str, str | None]:
@@ -185,13 +188,17 @@ def _added(connection: Connection, vault: Vault, turn: Turn) -> TokenIds:
 def _take_contents(connection: Connection, tenant: str, source: str, target: str) -> None:
     """The target's own copy of a message stays, unless it is one that is not kept."""
     theirs = select(
-        turn_contents.c.tenant, literal(target), turn_contents.c.digest, turn_contents.c.packed
+        turn_contents.c.tenant,
+        literal(target),
+        turn_contents.c.digest,
+        turn_contents.c.packed,
+        turn_contents.c.weight,
     ).where(turn_contents.c.tenant == tenant, turn_contents.c.session_id == source)
     copies = insert_into(connection, turn_contents).from_select(turn_contents.c.keys(), theirs)
     connection.execute(
         copies.on_conflict_do_update(
             index_elements=turn_contents.primary_key.columns.keys(),
-            set_={"packed": copies.excluded.packed},
+            set_={"packed": copies.excluded.packed, "weight": copies.excluded.weight},
             where=turn_contents.c.packed == b"",
         )
     )

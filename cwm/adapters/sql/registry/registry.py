@@ -20,6 +20,7 @@ from cwm.adapters.sql.registry.windows import WindowRecords
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.turns.messages import MessageRecords
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.domain.session import SessionState
 from cwm.ports.registry import Totals
@@ -32,6 +33,7 @@ class SqlRegistry(
     SessionRecords,
     EngineRecords,
     TurnRecords,
+    MessageRecords,
     FreezeRecords,
     WindowRecords,
     RenewalRecords,

@@ -33,6 +33,7 @@ from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.turns.packed import compress
 from cwm.adapters.sql.turns.sealed import sealed_turn
+from cwm.adapters.sql.turns.stored_bytes import count_again
 from cwm.adapters.sql.turns.transcripts import (
     copy_messages,
     forget_automatic_tags,
@@ -115,7 +116,7 @@ def first_turn(session: Session, token_ids: Sequence[int]) -> dict[str, Any]:
         digest=content,
         main=True,
     )
-    return turn_values(turn) | {"head": head_of(token_ids), "packed": packed, "messages": []}
+    return turn_values(turn) | {"head": head_of(token_ids), "packed": packed, "messages": [], "title": None}
 
 
 def standing(turn: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -173,6 +174,7 @@ class SessionRecords:
         if turn is not None:
             connection.execute(insert(turns), turn)
             copy_messages(connection, self.vault, session, source_turn, said)
+            count_again(connection, session.tenant, session.id)
         if intent_id is not None:
             end_one(connection, session.tenant, intent_id)
         return session

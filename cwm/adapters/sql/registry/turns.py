@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Connection,
     Executable,
     Integer,
@@ -30,21 +32,23 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.sessions import HEAD_TOKENS, LIVE_STATES, head_of
-from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of, turn_values
+from cwm.adapters.sql.rows import SESSION, TURN, at_a_time, session_of, turn_of, turn_values
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
-from cwm.adapters.sql.turns.findings import findings_in
-from cwm.adapters.sql.turns.packed import compress, compress_json
-from cwm.adapters.sql.turns.paths import asked_in, digests_of, messages_of, messages_with, tokens_of
+from cwm.adapters.sql.turns.aside import aside
+from cwm.adapters.sql.turns.packed import Packed, compress, pack_json
+from cwm.adapters.sql.turns.paths import tokens_of
 from cwm.adapters.sql.turns.sealed import opened_turn, sealed_turn
+from cwm.adapters.sql.turns.stored_bytes import TURN_BYTES
+from cwm.adapters.sql.turns.titles import title_of
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.errors import SessionNotFoundError
+from cwm.domain.json_text import is_long
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
-from cwm.domain.turn import TAG, Message, Turn, TurnParts, TurnQuery, TurnState
-from cwm.domain.word_search import Finding, Words
+from cwm.domain.turn import TAG, Turn, TurnParts, TurnQuery, TurnState
+from cwm.domain.weight import MOST_AT_ONCE
 
 # Statements of every turn, built once: SQLAlchemy takes longer to build and look one up than SQLite to run it.
 _THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
@@ -90,7 +94,6 @@ _CHAINED: Final = (
     .order_by(turns.c.asked_at.desc())
     .limit(64)
 )
-_STANDING: Final = select(sessions.c.current_turn, sessions.c.state).where(_THIS)
 _NUMBERED: Final = (
     update(sessions)
     .where(_LIVE, sessions.c.created_at == bindparam("made_at"))
@@ -101,6 +104,8 @@ _BEGUN: Final = insert(turns)
 _DROPPED: Final = delete(turns).where(_ASKED)
 
 _EVERY_NUMBER: Final = 2**31 - 1
+_MANY: Final = 16_384
+_LOOKED_UP: Final = 64 * 1024
 
 # Locks the session, then the turn: whoever removes either waits, or was faster.
 _ENDING: Final = (
@@ -124,6 +129,7 @@ _HEAD: Final = func.coalesce(
     .where(_PARENT.c.tenant == bindparam("of_tenant"), _PARENT.c.id == bindparam("of_head"))
     .scalar_subquery(),
 )
+_GROWN: Final = sessions.c.stored_bytes + bindparam("more_bytes", type_=BigInteger)
 _CONTINUED: Final = (
     update(sessions)
     .where(_OPEN, sessions.c.current_number < bindparam("below"))
@@ -133,6 +139,7 @@ _CONTINUED: Final = (
         head=_HEAD,
         revision=sessions.c.revision + 1,
         updated_at=bindparam("to_ended_at"),
+        stored_bytes=_GROWN,
         metadata=func.coalesce(bindparam("to_metadata", type_=JSON(none_as_null=True)), sessions.c.metadata),
         current_turn=bindparam("of_turn"),
         current_number=case(
@@ -145,7 +152,10 @@ _CONTINUED: Final = (
 _UNMOVED: Final = (
     update(sessions)
     .where(_OPEN, sessions.c.current_number >= bindparam("at_least"))
-    .values(updated_at=func.coalesce(bindparam("to_used_at", type_=UtcDateTime), sessions.c.updated_at))
+    .values(
+        updated_at=func.coalesce(bindparam("to_used_at", type_=UtcDateTime), sessions.c.updated_at),
+        stored_bytes=_GROWN,
+    )
     .returning(*SESSION)
 )
 _FINAL: Final = tuple(
@@ -175,7 +185,9 @@ class TurnRecords:
     @writing_at_once
     def begin_turn(self, connection: Connection, turn: Turn, session_created_at: datetime) -> Turn | None:
         turn = replace(turn, holder=self.holder, state=TurnState.ASKED)
-        content = sealed_turn(self.vault, turn_values(turn) | {"head": None, "packed": None, "messages": []})
+        content = sealed_turn(
+            self.vault, turn_values(turn) | {"head": None, "packed": None, "messages": [], "title": None}
+        )
         values = {
             **_this(turn),
             "made_at": session_created_at,
@@ -189,10 +201,8 @@ class TurnRecords:
                 connection.execute(_BEGUN, content | {"number": number})
         return None if number is None else replace(turn, number=number)
 
-    @writing_at_once
-    def end_turn(
+    async def end_turn(
         self,
-        connection: Connection,
         turn: Turn,
         parts: TurnParts,
         metadata: Mapping[str, Any] | None = None,
@@ -200,22 +210,46 @@ class TurnRecords:
         *,
         begins_line: bool = False,
     ) -> Session | None:
+        large = len(parts.token_ids) > _MANY or any(is_long(message.content) for message in parts.messages)
+        added = await aside(MOST_AT_ONCE if large else 0, lambda: self._added(turn, parts))
+        return await self._end_turn(turn, parts.token_ids, added, metadata, revision, begins_line=begins_line)
+
+    def _added(self, turn: Turn, parts: TurnParts) -> _Added:
         packed, _ = compress(parts.token_ids)
-        messages = [message.digest for message in parts.messages]
-        content = sealed_turn(self.vault, turn_values(turn) | {"packed": packed, "messages": messages})
-        added = {
-            name: self.vault.seal(compress_json(message.content), "message", turn.tenant, name)
-            for message in parts.messages
-            for name in [self.vault.name(turn.tenant, message.digest)]
+        row = turn_values(turn) | {
+            "packed": packed,
+            "messages": [message.digest for message in parts.messages],
+            "title": title_of(parts.messages),
         }
+        messages = {}
+        for message in parts.messages:
+            name, content = self.vault.name(turn.tenant, message.digest), pack_json(message.content)
+            sealed = self.vault.seal(content.stored, "message", turn.tenant, name)
+            messages[name] = Packed(sealed, content.weight)
+        return _Added(sealed_turn(self.vault, row), messages)
+
+    @writing_at_once
+    def _end_turn(
+        self,
+        connection: Connection,
+        turn: Turn,
+        token_ids: TokenIds,
+        parts: _Added,
+        metadata: Mapping[str, Any] | None,
+        revision: int | None,
+        *,
+        begins_line: bool,
+    ) -> Session | None:
+        added = parts.messages
         values = {
             **_this(turn),
-            **_head(connection, self.vault, turn, parts.token_ids),
-            **{f"to_{column.name}": content[column.name] for column in _FINAL},
+            **_head(connection, self.vault, turn, token_ids),
+            **{f"to_{column.name}": parts.row[column.name] for column in _FINAL},
             "to_metadata": None if metadata is None else dict(metadata),
             "of_number": turn.number,
             "at_revision": revision,
             "below": _EVERY_NUMBER if begins_line else turn.number,
+            "more_bytes": _row_bytes(turn, parts.row) + _new_bytes(connection, turn, added),
         }
         row = _recorded(connection, _CONTINUED, values, added) if turn.main else None
         if row is None:
@@ -270,14 +304,6 @@ class TurnRecords:
         return [opened_turn(self.vault, turn_of(row)) for row in connection.execute(statement, which)]
 
     @reading
-    def turn_tokens(self, connection: Connection, turn: Turn) -> TokenIds:
-        return tokens_of(connection, self.vault, turn.tenant, turn.session_id, turn.id)
-
-    @reading
-    def message_digests(self, connection: Connection, turn: Turn) -> tuple[str, ...]:
-        return tuple(digests_of(connection, self.vault, turn.tenant, turn.session_id, turn.id))
-
-    @reading
     def asked_turns_of_every_tenant(self, connection: Connection, limit: int) -> list[Turn]:
         """Their profiles stay sealed: turns that a dead gateway left are forgotten also without its key."""
         in_flight = select(*TURN).where(turns.c.state == TurnState.ASKED.value)
@@ -290,43 +316,35 @@ class TurnRecords:
         rows = connection.execute(_CURRENT_OF_EACH, {"of_tenant": tenant, "of_ids": list(session_ids)})
         return {row.session_id: opened_turn(self.vault, turn_of(row)) for row in rows}
 
-    @reading
-    def asked_in(self, connection: Connection, tenant: str, turn_ids: Sequence[str]) -> dict[str, Message]:
-        return asked_in(connection, self.vault, tenant, turn_ids)
 
-    @reading
-    def messages_with(
-        self, connection: Connection, tenant: str, session_id: str, digests: Sequence[str]
-    ) -> list[Message]:
-        return messages_with(connection, self.vault, tenant, session_id, digests)
+class _Added(NamedTuple):
+    """What a turn adds: the columns of its row, and its messages by name, with what they weigh."""
 
-    @reading
-    def findings(
-        self,
-        connection: Connection,
-        tenant: str,
-        session_id: str,
-        words: Words,
-        up_to: str | None = None,
-    ) -> tuple[list[Finding], int]:
-        return findings_in(connection, self.vault, (tenant, session_id), words, up_to)
-
-    @reading
-    def turn_messages(self, connection: Connection, turn: Turn) -> list[Message]:
-        return messages_of(connection, self.vault, turn.tenant, turn.session_id, turn.id)
-
-    @reading
-    def session_tokens(self, connection: Connection, tenant: str, session_id: str) -> TokenIds:
-        row = connection.execute(_STANDING, {"of_tenant": tenant, "of_id": session_id}).one_or_none()
-        if row is not None and row.current_turn is not None:
-            return tokens_of(connection, self.vault, tenant, session_id, row.current_turn)
-        if row is None or row.state == SessionState.DELETED.value:
-            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
-        return ()
+    row: Mapping[str, Any]
+    messages: Mapping[str, Packed]
 
 
 def _this(turn: Turn) -> dict[str, Any]:
     return {"of_tenant": turn.tenant, "of_id": turn.session_id, "of_turn": turn.id}
+
+
+def _row_bytes(turn: Turn, row: Mapping[str, Any]) -> int:
+    return TURN_BYTES + len(turn.client) + len(json.dumps(row["messages"])) + len(row["packed"])
+
+
+def _new_bytes(connection: Connection, turn: Turn, added: Mapping[str, Packed]) -> int:
+    """What the messages take that are not stored yet. Small ones are not looked up: they count again."""
+    sizes = {name: len(packed.stored) for name, packed in added.items()}
+    if sum(sizes.values()) > _LOOKED_UP:
+        for batch in at_a_time(sorted(sizes)):
+            there = select(turn_contents.c.digest).where(
+                turn_contents.c.tenant == turn.tenant,
+                turn_contents.c.session_id == turn.session_id,
+                turn_contents.c.digest.in_(batch),
+            )
+            for name in connection.execute(there).scalars():
+                del sizes[name]
+    return sum(sizes.values())
 
 
 def _head(connection: Connection, vault: Vault, turn: Turn, token_ids: TokenIds) -> dict[str, Any]:
@@ -341,17 +359,24 @@ def _head(connection: Connection, vault: Vault, turn: Turn, token_ids: TokenIds)
 
 
 def _recorded(
-    connection: Connection, recording: Update, values: dict[str, Any], added: Mapping[str, bytes]
+    connection: Connection, recording: Update, values: dict[str, Any], added: Mapping[str, Packed]
 ) -> Row[Any] | None:
     """The session's row after ``recording``, if it applies; then the turn has ended and its messages, by name, are stored."""
     if connection.dialect.name == "postgresql":
-        arrays = {"of_digests": [*added], "of_contents": [*added.values()]}
+        arrays = {
+            "of_digests": [*added],
+            "of_contents": [packed.stored for packed in added.values()],
+            "of_weights": [packed.weight for packed in added.values()],
+        }
         return connection.execute(_ended_at_once(recording), values | arrays).one_or_none()
     row = connection.execute(recording, values).one_or_none()
     if row is not None:
         connection.execute(_ENDED, values)
         keys = {"tenant": values["of_tenant"], "session_id": values["of_id"]}
-        rows = [{**keys, "digest": digest, "packed": packed} for digest, packed in added.items()]
+        rows = [
+            {**keys, "digest": name, "packed": packed.stored, "weight": packed.weight}
+            for name, packed in added.items()
+        ]
         if rows:
             connection.execute(_ADDED, rows)
     return row
@@ -375,6 +400,9 @@ def _ended_at_once(recording: Update) -> Executable:
     ended = _ENDED.where(select(session.c.id).exists())
     digests = bindparam("of_digests", type_=postgresql.ARRAY(String))
     packed = bindparam("of_contents", type_=postgresql.ARRAY(LargeBinary))
-    rows = select(session.c.tenant, session.c.id, func.unnest(digests), func.unnest(packed))
+    weights = bindparam("of_weights", type_=postgresql.ARRAY(BigInteger))
+    rows = select(
+        session.c.tenant, session.c.id, func.unnest(digests), func.unnest(packed), func.unnest(weights)
+    )
     added = postgresql.insert(turn_contents).from_select(turn_contents.c.keys(), rows)
     return select(session).add_cte(ended.cte("ended"), added.on_conflict_do_nothing().cte("added"))

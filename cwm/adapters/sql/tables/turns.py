@@ -2,7 +2,8 @@
 
 ``packed`` is the zstd-compressed output of ``prefix.pack`` for the ids from ``parent_at`` to ``total_tokens``, null while
 the answer is awaited. ``messages`` lists the digests of the messages behind ``parent_messages``. ``head`` is that of
-``sessions``, for the turn's context. A row that has ended never changes, but for the
+``sessions``, for the turn's context. ``title`` is JSON of who asked and in brief what, null if a version of CWM before there were titles
+recorded it. A row that has ended never changes, but for the
 ``cache_salt`` of the turn of a session that goes on under another.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from sqlalchemy import JSON, Boolean, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, Table, false
 
-from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
+from cwm.adapters.sql.tables.columns import Bytes, Text, UtcDateTime, metadata, required, tenant
 
 turns = Table(
     "turns",
@@ -55,6 +56,7 @@ turns = Table(
     # Behind the tokens, because what refers to turns would go with a table that is made anew. Null costs no read.
     Column("router_decision", Text),
     Column("trace_id", Text),
+    Column("title", LargeBinary),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
     Index(None, "tenant", "session_id", "number", unique=True),
 )
@@ -76,7 +78,8 @@ Index(
     postgresql_where=turns.c.chain.is_not(None),
 )
 
-# Each message once per session; ``packed`` is zstd-compressed JSON, empty for a message that is not kept.
+# Each message once per session; ``packed`` is zstd-compressed JSON, empty for a message that is not kept, and ``weight`` what it takes in
+# memory, null if a version of CWM before there were weights recorded it.
 turn_contents = Table(
     "turn_contents",
     metadata,
@@ -84,6 +87,7 @@ turn_contents = Table(
     Column("session_id", Text, primary_key=True),
     Column("digest", Text, primary_key=True),
     required("packed", LargeBinary),
+    Column("weight", Bytes),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
 )
 

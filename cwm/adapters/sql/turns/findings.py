@@ -1,67 +1,91 @@
-"""Words in what was said: every message of a session is read."""
+"""Words in what was said: the messages of a session are read, the newest first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
-import zstandard
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, Row, and_, select
 
-from cwm.adapters.sql.tables.turns import turn_contents, turns
+from cwm.adapters.sql.tables.turns import turns
+from cwm.adapters.sql.turns.packed import text_of
 from cwm.adapters.sql.turns.sealed import messages_in
 from cwm.adapters.sql.vault import Vault
-from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.errors import StorageCorruptionError, StoredTooLargeError
 from cwm.domain.showable import recorded
 from cwm.domain.turn import TurnState
-from cwm.domain.word_search import Finding, Words
+from cwm.domain.weight import MOST_AT_ONCE, Room
+from cwm.domain.word_search import Words
+
+MOST_SEARCHED: Final = 256 * 2**20
+"""The weight of the messages of one session that are read for one search."""
+_ROWS_AT_ONCE: Final = 500
 
 
-def findings_in(
-    connection: Connection, vault: Vault, session: tuple[str, str], words: Words, up_to: str | None
-) -> tuple[list[Finding], int]:
-    """See the port. ``session``: its tenant and id."""
-    tenant, session_id = session
-    matches, count = _matches(connection, vault, tenant, session_id, words)
-    if not matches:
-        return [], count
-    findings = []
-    for row, said in _turns(connection, tenant, session_id, up_to):
-        for index, digest in enumerate(messages_in(vault, tenant, row.id, row.messages)[:said]):
-            match = next((matches[name] for name in vault.names(tenant, digest) if name in matches), None)
-            if match is not None:
-                findings.append(Finding(session_id, row.id, row.number, index, *match, row.asked_at, digest))
-    return sorted(findings, key=lambda each: (each.number, each.index), reverse=True), count
+class SaidIn(NamedTuple):
+    """A turn, and the digests of the messages that it adds and that count."""
+
+    turn_id: str
+    number: int
+    asked_at: datetime
+    digests: Sequence[str]
 
 
-def _matches(
-    connection: Connection, vault: Vault, tenant: str, session_id: str, words: Words
-) -> tuple[dict[str, tuple[str, str]], int]:
-    """Role and excerpt of each message that has the words, by its name, and how many messages there are.
+def said_in_turns(
+    connection: Connection, vault: Vault, session: tuple[str, str], up_to: str | None
+) -> list[SaidIn]:
+    """The ended turns of the session (its tenant and id), or those on the path to one; the newest first."""
+    said = [
+        SaidIn(row.id, row.number, row.asked_at, messages_in(vault, session[0], row.id, row.messages)[:count])
+        for row, count in _turns(connection, *session, up_to)
+    ]
+    return sorted(said, key=lambda each: each.number, reverse=True)
+
+
+def parts_of(sizes: dict[str, int]) -> Iterator[list[str]]:
+    """The names, in the parts in which they are read; without those that are too large, and from where it would be more than is searched."""
+    part, weight, total = list[str](), 0, 0
+    for name, size in sizes.items():
+        total += size
+        if total > MOST_SEARCHED:
+            break
+        if size > MOST_AT_ONCE:
+            continue
+        if part and (weight + size > MOST_AT_ONCE or len(part) == _ROWS_AT_ONCE):
+            yield part
+            part, weight = [], 0
+        part.append(name)
+        weight += size
+    if part:
+        yield part
+
+
+def matches_in(
+    rows: Sequence[Row[Any]], vault: Vault, tenant: str, words: Words
+) -> dict[str, tuple[str, str]]:
+    """Role and excerpt of each message that has the words, by its name.
 
     A damaged one is passed over: it must not end every search of its tenant.
     """
-    said = and_(turn_contents.c.tenant == tenant, turn_contents.c.session_id == session_id)
-    decompressor, matches, count = zstandard.ZstdDecompressor(), dict[str, tuple[str, str]](), 0
-    for name, stored in connection.execute(
-        select(turn_contents.c.digest, turn_contents.c.packed).where(said)
-    ):
-        count += 1
+    matches: dict[str, tuple[str, str]] = {}
+    for row in rows:
         try:
-            packed = decompressor.decompress(vault.open(stored, "message", tenant, name)) if stored else b""
-            content = recorded(packed) if packed and words.may_be_in(packed) else {}
-        except (StorageCorruptionError, zstandard.ZstdError, ValueError):
+            stored = vault.open(row.packed, "message", tenant, row.digest)
+            text = text_of(stored, row.weight, Room()) if stored else b""
+            content = recorded(text) if text and words.may_be_in(text) else {}
+        except (StorageCorruptionError, StoredTooLargeError, ValueError):
             continue
         excerpt = words.excerpt(content)
         if excerpt is not None:
-            matches[name] = (str(content.get("role", "")), excerpt)
-    return matches, count
+            matches[row.digest] = (str(content.get("role", "")), excerpt)
+    return matches
 
 
 def _turns(
     connection: Connection, tenant: str, session_id: str, up_to: str | None
 ) -> Iterator[tuple[Any, int | None]]:
-    """The ended turns of the session, or those on the path to one, each with how many of its messages count (None: all)."""
+    """Each turn with how many of its messages count (None: all)."""
     columns = (
         turns.c.id,
         turns.c.parent,

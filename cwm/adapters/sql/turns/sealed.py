@@ -14,7 +14,7 @@ _DIGESTS: Final = ("system", "tools", "prompt_digest", "digest", "chain", "old_m
 
 
 def sealed_turn(vault: Vault, row: dict[str, Any]) -> dict[str, Any]:
-    """The row of a turn with its columns ``packed``, ``messages`` and ``head``, if it has them, and its digests sealed."""
+    """The row of a turn with its columns ``packed``, ``title``, ``messages`` and ``head``, if it has them, and its digests sealed."""
     if not vault:
         return row
     key = (row["tenant"], row["id"])
@@ -26,6 +26,8 @@ def sealed_turn(vault: Vault, row: dict[str, Any]) -> dict[str, Any]:
     sealed["chain"] = row["chain"] and vault.name(row["tenant"], row["chain"])
     if row.get("packed"):
         sealed["packed"] = vault.seal(row["packed"], "tokens", *key)
+    if row.get("title"):
+        sealed["title"] = vault.seal(row["title"], "title", *key)
     if row.get("messages"):
         sealed["messages"] = vault.seal_text(json.dumps(row["messages"]), "messages", *key)
     if row.get("head"):

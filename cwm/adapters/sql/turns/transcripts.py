@@ -16,6 +16,7 @@ from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.turns.paths import digests_of
 from cwm.adapters.sql.turns.sealed import messages_in, opened_turn
+from cwm.adapters.sql.turns.stored_bytes import count_again
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError, StorageKeyError
 from cwm.domain.session import Session, SessionState
@@ -23,14 +24,15 @@ from cwm.domain.session import Session, SessionState
 
 def said_in(connection: Connection, vault: Vault, tenant: str, source_turn: str) -> dict[str, Any]:
     """The columns of a first turn that say what was said in the turn it was copied from; none if that is gone."""
-    row = connection.execute(
-        select(*TURN).where(turns.c.tenant == tenant, turns.c.id == source_turn)
+    row: Any = connection.execute(
+        select(*TURN, turns.c.title).where(turns.c.tenant == tenant, turns.c.id == source_turn)
     ).one_or_none()
     if row is not None:
         with suppress(StorageCorruptionError):
             turn = opened_turn(vault, turn_of(row))
             return asdict(turn.profile) | {
-                "messages": digests_of(connection, vault, tenant, turn.session_id, source_turn)
+                "title": row.title and vault.open(row.title, "title", tenant, source_turn),
+                "messages": digests_of(connection, vault, tenant, turn.session_id, source_turn),
             }
     return {}
 
@@ -43,7 +45,11 @@ def copy_messages(
     names = {name for digest in digests for name in vault.names(session.tenant, digest)}
     for batch in at_a_time(sorted(names)):
         copies = select(
-            turn_contents.c.tenant, literal(session.id), turn_contents.c.digest, turn_contents.c.packed
+            turn_contents.c.tenant,
+            literal(session.id),
+            turn_contents.c.digest,
+            turn_contents.c.packed,
+            turn_contents.c.weight,
         ).where(
             turn_contents.c.tenant == session.tenant,
             turn_contents.c.session_id == origin.scalar_subquery(),
@@ -97,7 +103,12 @@ def _remove_turns(connection: Connection, vault: Vault, tenant: str, session_id:
 
 
 def remove_unsaid(connection: Connection, vault: Vault, tenant: str, session_id: str) -> None:
-    """Remove the messages of a session that no turn of it refers to any more."""
+    """Remove the messages of a session that no turn of it refers to any more, and count what is left."""
+    _remove_unsaid(connection, vault, tenant, session_id)
+    count_again(connection, tenant, session_id)
+
+
+def _remove_unsaid(connection: Connection, vault: Vault, tenant: str, session_id: str) -> None:
     mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
     try:
         names = {

@@ -9,9 +9,11 @@ from typing import Final
 
 from cwm.domain.access import AccessScope
 from cwm.domain.limits import Level
+from cwm.domain.notation import size
 from cwm.domain.session import LIVE, SessionQuery, SessionState
 from cwm.domain.window import Window, WindowQuery
 from cwm.ports.audit import AuditFilter
+from cwm.services.access.usage import Measure
 from cwm.services.engines.survey import EngineState
 from cwm.services.health.inspect import UPSTREAM, Health, Status
 from cwm.transport.console.health.reuse import first_hour, periods
@@ -24,6 +26,10 @@ _MOST_FAILED: Final = 100
 _NEARLY: Final = 0.8
 _QUARANTINE: Final = "window.quarantine"
 _BUDGETS: Final = {Level.PRINCIPAL: "Your tokens", Level.TENANT: "The tenant's tokens"}
+_STORED: Final = {
+    Level.PRINCIPAL: "Your stored conversations",
+    Level.TENANT: "The tenant's stored conversations",
+}
 _RECENT: Final = timedelta(days=7)
 _STATES: Final = {
     Status.HEALTHY: "Everything is well.",
@@ -78,12 +84,23 @@ async def overview(asked: Asked) -> Page:
 async def _warned(asked: Asked, now: datetime) -> list[Matter]:
     """A quota that is nearly used up; for who runs the gateway what upstreams changed, and for an administrator windows whose KV was wrong."""
     services, principal = asked.services, asked.principal
-    used = sum(result.size for result in await services.results.of(principal))
+    used = await services.results.used_bytes(principal)
     quota = services.results.quota_bytes
     warned = []
     if quota and used >= _NEARLY * quota:
         why = f"{percent(used, quota)} % of your quota are used: the next ones may be refused."
         warned.append(Matter("Stored results", why, link("results")))
+    near = await services.usage.near(principal)
+    warned += [
+        Matter(
+            _STORED[each.level],
+            f"{percent(each.use.amount, each.most)} % of {size(each.most)} are used"
+            f"{': turns are refused' if each.use.amount >= each.most else ''}; deleted conversations make room.",
+            link("keys"),
+        )
+        for each in near
+        if each.measure is Measure.STORED and each.use is not None and each.most is not None
+    ]
     warned += [
         Matter(
             _BUDGETS[each.level],
@@ -91,7 +108,7 @@ async def _warned(asked: Asked, now: datetime) -> list[Matter]:
             f"{': turns are refused' if each.use.amount >= each.most else ''}; counted anew in {lasting(each.use.seconds)}.",
             link("keys"),
         )
-        for each in await services.usage.near(principal)
+        for each in near
         if each.use is not None and each.most is not None and each.rate is not None
     ]
     if services.operators.have(principal):

@@ -20,6 +20,8 @@ _SETTINGS: Final[Mapping[tuple[Measure, Level], str]] = {
     (Measure.STREAMS, Level.PRINCIPAL): "CWM_STREAMS_PRINCIPAL",
     (Measure.TOKENS, Level.PRINCIPAL): "CWM_TOKEN_BUDGET_PRINCIPAL",
     (Measure.TOKENS, Level.TENANT): "CWM_TOKEN_BUDGET_TENANT",
+    (Measure.STORED, Level.PRINCIPAL): "CWM_STORED_PRINCIPAL_GB",
+    (Measure.STORED, Level.TENANT): "CWM_STORED_TENANT_GB",
 }
 _WHAT: Final[Mapping[Measure, str]] = {
     Measure.REQUESTS: "Requests",
@@ -27,6 +29,7 @@ _WHAT: Final[Mapping[Measure, str]] = {
     Measure.RUNNING: "Requests at once",
     Measure.STREAMS: "Streams open on this gateway",
     Measure.TOKENS: "Tokens of turns",
+    Measure.STORED: "Stored conversations",
 }
 _WHOSE: Final[Mapping[Level, str]] = {
     Level.SESSION: "each session",
@@ -37,13 +40,14 @@ _WHOSE: Final[Mapping[Level, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Limits on one thing that have one setting, the shortest period first; ``limits`` is empty where there is none."""
+    """Limits on one thing that have one setting, the shortest period first; ``limits`` is empty where there is none. ``is_size``: they are bytes."""
 
     what: str
     whose: str
     setting: str
     is_per_session: bool
     is_budget: bool
+    is_size: bool
     limits: Sequence[Standing]
 
 
@@ -56,6 +60,7 @@ def rows(standings: Sequence[Standing]) -> list[Row]:
             _SETTINGS[measure, level],
             level is Level.SESSION,
             measure is Measure.TOKENS,
+            measure is Measure.STORED,
             [each for each in group if each.most is not None],
         )
         for (measure, level), group in groupby(standings, lambda each: (each.measure, each.level))

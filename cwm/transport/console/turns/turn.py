@@ -22,7 +22,7 @@ _AROUND: Final = 100
 
 
 async def turn(asked: Asked) -> Page:
-    shown = await asked.services.history.show(asked.principal, source_of(asked.part("turn")))
+    shown = await shown_page(asked, source_of(asked.part("turn")))
     log = await _log_around(asked, shown.turn)
     outlook = await asked.services.outlook.turn(asked.principal, shown.turn.id, Right.RECORD)
     is_current = shown.turn.id == log.current_turn
@@ -30,7 +30,7 @@ async def turn(asked: Asked) -> Page:
     return Page(
         "turn.html",
         {
-            **await messages_of(asked, shown),
+            **await messages_of(shown),
             "parent": near.get(shown.turn.parent or ""),
             "children": sorted(
                 (each for each in near.values() if each.parent == shown.turn.id), key=lambda each: each.number
@@ -69,18 +69,19 @@ async def _log_around(asked: Asked, turn: Turn) -> TurnLog:
         return TurnLog(turn.session_id, None, (), has_more=False, tags=(), words={})
 
 
-async def messages_of(asked: Asked, shown: Transcript) -> dict[str, object]:
+async def shown_page(asked: Asked, of: TurnSource) -> Transcript:
     """The turn, and one page of the messages of its context: the newest, or those before message ``upto``."""
-    total = len(shown.messages)
-    end = min(asked.number("upto") or total, total)
-    first = max(end - _MESSAGES, 0)
-    habit = shown.habit
+    return await asked.services.history.show(asked.principal, of, most=_MESSAGES, end=asked.number("upto"))
+
+
+async def messages_of(shown: Transcript) -> dict[str, object]:
+    habit, first = shown.habit, shown.first
     return {
         "turn": shown.turn,
-        "messages": await transcript.read(shown.messages[first:end], first, shown.turn.parent_messages),
+        "messages": await transcript.read(shown.messages, first, shown.turn.parent_messages),
         "first": first,
-        "end": end,
-        "total": total,
+        "end": first + len(shown.messages),
+        "total": shown.total,
         "habit": habit,
         "switch": None if habit is None else switch_against(habit, shown.turn.client),
     }

@@ -88,7 +88,7 @@ async def turn_show(
 
     Give at most one of turn, session_id and window_name; without any it is the conversation you are in. The last message is the turn's answer. messages is empty,
     with a warning, where a context was recorded without messages: as token ids, or before CWM kept them. Where they
-    are not kept by choice, the warning says so.
+    are not kept by choice, the warning says so. Of more than 16 MB the oldest are replaced by how large they are.
 
     Errors: CWM-1001/1002/1003 malformed or missing field; CWM-2001 no such session; CWM-2002 no such window;
     CWM-2007 no such turn, or it has no answer yet.
@@ -208,11 +208,12 @@ async def turn_branch(
     Nothing is asked of the engine. The next turn reuses the KV that the engine and its cache still have; freeze a turn
     with window_freeze to keep it. Branching does not undo what tools did.
 
-    Errors: CWM-1001/1003 malformed field; CWM-2007 no such turn; CWM-3001 new_session_id is taken.
+    Errors: CWM-1001/1003 malformed field; CWM-2007 no such turn; CWM-3001 new_session_id is taken; CWM-4003 what you
+    may store is used up.
     """
     if turn is None:
         own = TurnSource(session_id=await session_of(caller, None))
-        turn = (await caller.services.history.show(caller.principal, own)).turn.id
+        turn = (await caller.services.history.turn(caller.principal, own)).id
     session = await caller.services.branches.open(caller.principal, turn, new_session_id, visibility)
     return {"success": True, "session_id": session.id, "turn": turn, "token_count": session.token_count}
 
