@@ -100,14 +100,14 @@ async def test_a_field_that_chooses_weights_or_kv_is_refused_by_name(
     cwm: Gateway, vllm: FakeVllm, path: str
 ) -> None:
     said = {"messages": [{"role": "user", "content": "hey"}], "max_tokens": 1}
-    asked: dict[str, Any] = {
+    bodies: dict[str, Any] = {
         "/v1/chat/completions": said,
         "/v1/messages": said,
         "/v1/completions": {"prompt": "hey"},
         "/v1/responses": {"input": "hey"},
-    }[path]
+    }
     for name in FIELDS:
-        answer = await cwm.client.post(path, json={"model": MODEL, **asked, name: "mine"})
+        answer = await cwm.client.post(path, json={"model": MODEL, **bodies[path], name: "mine"})
         assert answer.status_code == 400, name
         assert "CWM-1003" in answer.text
         assert name in answer.text
