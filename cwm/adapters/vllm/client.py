@@ -23,6 +23,7 @@ from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.look import numbered
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.ports.engine import (
     Completion,
     Counters,
@@ -178,8 +179,9 @@ class VllmEngine:
         *,
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
+        asker: Principal | None = None,
     ) -> TokenIds:
-        await self._media.require(messages)
+        await self._media.require(messages, asker)
         return await self._tokenize(
             {
                 **(options or {}),

@@ -109,7 +109,7 @@ class PassThrough:
             if (ask := request.response) is not None:
                 scope.callback(self._let_go, principal, ask)
             request, follows = await self.responses.resolved(principal, request)
-            await request.require_media()
+            await request.require_media(principal)
             incoming = replace(incoming, follows=follows)
             await self.limits.require_tokens(principal)
             source = capture = None
@@ -162,7 +162,7 @@ class PassThrough:
             scope.callback(await self.limits.admit(principal, None, cost=cost))
             if isinstance(request, CwmError):
                 raise request
-            await request.require_media()
+            await request.require_media(principal)
             outbound = await self.admission.counted(principal, request)
             return await self._start(incoming, outbound, scope.pop_all())
 
