@@ -29,7 +29,11 @@ def console_routes(settings: Settings, services: Services, access: Access) -> li
     if not is_served:
         return [doorstep(to_console=False), *absent(_NO_SIGN_IN if settings.http.console else _OFF)]
     ways = _entrance(settings, services, access).routes() if settings.auth.required else []
-    return [doorstep(to_console=True), *ways, *routes(services, TraceLinks(settings.tracing.trace_url))]
+    return [
+        doorstep(to_console=True),
+        *ways,
+        *routes(services, access.standing, TraceLinks(settings.tracing.trace_url)),
+    ]
 
 
 def add_gate(app: Starlette, settings: Settings, access: Access) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, InternalError, InvalidParameterError, SecurityError
 from cwm.ports.tracing import trace_id_of
+from cwm.services.access.standing import Standing
 from cwm.services.catalogue import Services
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
@@ -62,7 +63,7 @@ _NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
 _log = logging.getLogger("cwm.console")
 
 
-def routes(services: Services, traces: TraceLinks = NOWHERE) -> list[Route]:
+def routes(services: Services, standing: Standing, traces: TraceLinks = NOWHERE) -> list[Route]:
     """Every page, the files that pages load, and a page for each address below ``/console`` that is none."""
     pages = [
         Route(
@@ -85,7 +86,7 @@ def routes(services: Services, traces: TraceLinks = NOWHERE) -> list[Route]:
     return [
         *pages,
         *actions,
-        Route(f"{PATH}/events", Events(services.live), methods=["GET"]),
+        Route(f"{PATH}/events", Events(services.live, standing), methods=["GET"]),
         Route(f"{PATH}/static/{{file}}", _static),
         Route(f"{PATH}/{{rest:path}}", _nothing),
     ]

@@ -7,6 +7,9 @@ from typing import Final
 PRINCIPAL: Final = "cwm.principal"
 """The authenticated caller: a ``Principal``."""
 
+CREDENTIAL: Final = "cwm.credential"
+"""By what the caller was authenticated: a ``Credential``; None or absent where nobody is."""
+
 AGENT_SESSION: Final = "cwm.agent_session"
 """The key of the agent session; absent when it is unknown, as for a client of 2026-07-28."""
 

@@ -22,7 +22,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.identity import Identity
 from cwm.services.audit.journal import Journal
-from cwm.transport.http.request_keys import AGENT_SESSION, PRINCIPAL
+from cwm.transport.http.request_keys import AGENT_SESSION, CREDENTIAL, PRINCIPAL
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.listening.subscriptions import Subscriptions
 from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
@@ -96,7 +96,7 @@ class SessionLayer:
             await _refuse(scope, send, 406, INVALID_REQUEST, "A GET must accept text/event-stream.")
         else:
             try:
-                await self.streams.serve(session_id, principal, receive, send)
+                await self.streams.serve(session_id, principal, scope.get(CREDENTIAL), receive, send)
             except CwmError as away:
                 await _refuse_coded(scope, send, INTERNAL_ERROR, away)
 

@@ -190,7 +190,13 @@ async def test_a_ninth_stream_is_refused_and_a_head_is_none(served: Served) -> N
 
 async def test_a_stream_ends_after_its_time_and_shows_before_that_that_it_lives(console: Console) -> None:
     sent = await heard(
-        Events(console.parts.services.live, heartbeat_seconds=0.01, lasts_seconds=0.3), ELSEWHERE
+        Events(
+            console.parts.services.live,
+            console.parts.base.access.standing,
+            heartbeat_seconds=0.01,
+            lasts_seconds=0.3,
+        ),
+        ELSEWHERE,
     )
     assert sent[0]["status"] == 200
     assert sent[1]["body"] == b"retry: 5000\n\n"
