@@ -73,6 +73,10 @@ class TurnAnswer(Protocol):
     def tokens(self) -> int:
         """Number of tokens of prompt and answer so far, by the engine's count, else by their ids."""
 
+    @property
+    def odd(self) -> bool:
+        """Whether the engine reported a number of tokens that cannot be one; it counts as unknown."""
+
 
 class TurnRequest(Protocol):
     """A parsed request body. ``prompt_tokens`` (of the longest prompt) is known only for prompts given as token ids."""

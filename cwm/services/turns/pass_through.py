@@ -25,7 +25,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.response import ResponseAsk
 from cwm.ports.engine import Engine
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
-from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
+from cwm.ports.turn_wire import PromptUsage, TurnAnswer, TurnRequest, TurnWire
 from cwm.services.access.limits import Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.kv.reuse import Reuse
@@ -303,15 +303,7 @@ class PassThrough:
     ) -> None:
         if head.status != HTTPStatus.OK:
             return
-        usage = answer.usage()
-        if usage is not None and principal is not None:
-            self.reuse.turn(principal.tenant, usage.prompt_tokens, usage.cached_tokens, first_token_ms)
-            self.journal.tracer.current().note(
-                {
-                    "gen_ai.usage.input_tokens": usage.prompt_tokens,
-                    "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
-                }
-            )
+        usage = self._note_usage(answer, principal, first_token_ms)
         if outbound.turn is None:
             if incoming.captured:
                 await self._keep(outbound, answer, principal, None)
@@ -341,6 +333,22 @@ class PassThrough:
         elif ended:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
             await self._keep(outbound, answer, principal, None)
+
+    def _note_usage(
+        self, answer: TurnAnswer, principal: Principal | None, first_token_ms: int | None
+    ) -> PromptUsage | None:
+        usage = answer.usage()
+        if answer.odd:
+            self.journal.meter.event("engine_figure_unknown")
+        if usage is not None and principal is not None:
+            self.reuse.turn(principal.tenant, usage.prompt_tokens, usage.cached_tokens, first_token_ms)
+            self.journal.tracer.current().note(
+                {
+                    "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                    "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                }
+            )
+        return usage
 
     async def _keep(
         self, outbound: Outbound, answer: TurnAnswer, principal: Principal | None, turn: RunningTurn | None

@@ -187,6 +187,7 @@ class OpenAiRequest(RequestBody):
                 recorded=recorded,
                 hide_ids=hide_ids,
                 hide_usage=recorded and self._lacks_usage,
+                max_bytes=self.max_answer_bytes,
                 named=rename,
                 prompts=self.prompts,
                 session=session,
