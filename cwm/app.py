@@ -123,7 +123,8 @@ async def run(settings: Settings, *, ready: Callable[[str], None] | None = None)
 
 
 def _face(settings: Settings, parts: Parts, identity: Identity) -> McpFace:
-    agency = Agency(identity, parts.agent_side.agents, parts.base.access.refusals)
+    access = parts.base.access
+    agency = Agency(identity, parts.agent_side.agents, access.refusals, access.standing)
     return build_mcp(
         parts.services,
         agency,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from cwm.domain.errors import InvalidParameterError, ModelDoesNotGenerateError
+from cwm.domain.figures import token_count
 
 POOLING_PATHS: Final = (
     "/v1/embeddings",
@@ -84,10 +85,10 @@ def used_tokens(answer: bytes) -> int:
     """The tokens that an answer says it used; 0 if it says none. The answer itself, which may be large, is not parsed."""
     usage = _USAGE.search(answer)
     try:
-        tokens = None if usage is None else json.loads(usage[1]).get("total_tokens")
+        tokens = None if usage is None else token_count(json.loads(usage[1]).get("total_tokens"))
     except ValueError:
         return 0
-    return tokens if isinstance(tokens, int) else 0
+    return tokens or 0
 
 
 def does_not_generate(model: str, paths: Collection[str]) -> ModelDoesNotGenerateError:

@@ -7,7 +7,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Collection, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 TokenIds: TypeAlias = tuple[int, ...]
 
@@ -20,6 +20,15 @@ def pack(token_ids: Sequence[int]) -> bytes:
     if sys.byteorder == "big":
         words.byteswap()
     return words.tobytes()
+
+
+def are_ids(values: Sequence[Any]) -> bool:
+    """Whether :func:`pack` takes them."""
+    try:
+        array("I", values)
+    except (TypeError, OverflowError):
+        return False
+    return True
 
 
 def unpack(packed: bytes) -> TokenIds:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from cwm.domain.look import Look
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 
 SessionName: TypeAlias = tuple[str, str]
 """The tenant and the id of a session."""
@@ -167,8 +168,12 @@ class Engine(Protocol):
         *,
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
+        asker: Principal | None = None,
     ) -> TokenIds:
-        """Token ids of a chat, rendered with the model's own template; ``options`` such as tools are passed through."""
+        """Token ids of a chat, rendered with the model's own template; ``options`` such as tools are passed through.
+
+        ``asker``: who sent the messages.
+        """
 
     async def rendered(self, path: str, body: bytes) -> TokenIds:
         """Token ids of the prompt that a request with this ``body`` to ``path`` has."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from cwm.domain.habits import Repair
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.domain.response import Item, ResponseAsk
 from cwm.domain.turn import Message, Profile
 from cwm.ports.engine import Engine
@@ -72,6 +73,10 @@ class TurnAnswer(Protocol):
     def tokens(self) -> int:
         """Number of tokens of prompt and answer so far, by the engine's count, else by their ids."""
 
+    @property
+    def odd(self) -> bool:
+        """Whether the engine reported a number of tokens that cannot be one; it counts as unknown."""
+
 
 class TurnRequest(Protocol):
     """A parsed request body. ``prompt_tokens`` (of the longest prompt) is known only for prompts given as token ids."""
@@ -97,7 +102,7 @@ class TurnRequest(Protocol):
     def resumable(self) -> bool:
         """Whether another engine can go on with its stream, if the token ids so far are known."""
 
-    async def require_media(self) -> None:
+    async def require_media(self, asker: Principal) -> None:
         """CWM-1003 for media that the engine would fetch from an address that is not public."""
 
     def require_recordable(self) -> None:

@@ -29,6 +29,7 @@ from cwm.services.access.authentication import Authentication
 from cwm.services.access.key_uses import KeyUses
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.access.refusals import Refusals
+from cwm.services.access.standing import Standing
 from cwm.services.access.tenant_keys import TenantKeys
 from cwm.services.upstreams.tool_desk import ToolDesk
 from cwm.settings import Settings, SettingsError
@@ -45,11 +46,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``identity`` authenticates HTTP requests; ``refusals`` records those that were refused. ``codes`` signs people in."""
+    """``identity`` authenticates HTTP requests; ``refusals`` records those that were refused. ``codes`` signs people in.
+
+    ``standing`` ends streams with the credentials that opened them.
+    """
 
     identity: Identity
     refusals: Refusals
     close: Callable[[], Awaitable[None]]
+    standing: Standing
     codes: AuthorizationCodes | None = None
 
 
@@ -60,7 +65,8 @@ def build_access(
     auth, tenant = settings.auth, settings.isolation.tenant
     refusals = Refusals(audit, clock, meter, tenant)
     if not auth.required:
-        return Access(LocalIdentity(tenant), refusals, _nothing)
+        local = LocalIdentity(tenant)
+        return Access(local, refusals, _nothing, Standing(local))
     tokens, codes = None, None
     if auth.oauth_issuer is not None:
         # Imported on use, as what it fetches for.
@@ -88,7 +94,7 @@ def build_access(
         if tokens is not None:
             await tokens.aclose()
 
-    return Access(identity, refusals, close, codes)
+    return Access(identity, refusals, close, Standing(identity), codes)
 
 
 def build_keys(settings: Settings, database: Database, audit: AuditLog, clock: Clock) -> TenantKeys:

@@ -33,7 +33,7 @@ def console_routes(settings: Settings, services: Services, access: Access, limit
     return [
         doorstep(to_console=True),
         *ways,
-        *routes(services, limits, TraceLinks(settings.tracing.trace_url)),
+        *routes(services, limits, access.standing, TraceLinks(settings.tracing.trace_url)),
     ]
 
 

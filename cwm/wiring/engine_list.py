@@ -35,9 +35,11 @@ class EngineList:
     fleet: VllmFleet = field(init=False)
     kv_tier: LmcacheTier = field(init=False)
     directory: EngineDirectory | None = None
+    media: MediaRule = field(init=False)
     _addresses: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.media = MediaRule(private=self.settings.turns.private_media)
         engines = self._in_force()
         self.fleet = VllmFleet({name: self._engine(each) for name, each in engines.items()})
         self.kv_tier = LmcacheTier(self.settings.engine, self.tracer, _servers(engines))
@@ -108,7 +110,7 @@ class EngineList:
         return engine if isinstance(settings, EngineEntry) and settings.reached_as(engine.settings) else None
 
     def _engine(self, settings: Engine) -> VllmEngine:
-        return VllmEngine(settings, self.tracer, MediaRule(private=self.settings.turns.private_media))
+        return VllmEngine(settings, self.tracer, self.media)
 
     async def _found(self, name: str) -> Sequence[str]:
         try:

@@ -13,7 +13,6 @@ from cwm.adapters.sql.kv.turn_sums import SqlTurnSums
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
 from cwm.adapters.vllm.fleet import VllmFleet
-from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.list_cursor import ListCursors
 from cwm.domain.principal import Principal
@@ -99,7 +98,6 @@ class EngineSide:
 def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     clock, registry, journal, replicas = base.clock, base.registry, base.journal, base.replicas
     turns_settings = settings.turns
-    media = MediaRule(private=turns_settings.private_media)
     engine_list = EngineList(settings, base.tracer)
     engine, kv_tier = engine_list.fleet, engine_list.kv_tier
     noise = SqlNoise(base.database)
@@ -284,7 +282,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
                 settings.engine.max_answer_bytes,
                 turns_settings.schema_limits(),
                 turns_settings.sequences,
-                media,
+                engine_list.media,
                 frozenset(turns_settings.passed_fields),
             ),
             admission=Admission(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -132,3 +134,16 @@ async def test_matches_that_take_too_long_together_are_ended() -> None:
     impatient = LocalQueryEngine(wall_seconds=0.0)
     with pytest.raises(InvalidParameterError, match="too much time"):
         await impatient.matches(b"aaa", "a", 9)
+
+
+async def test_a_search_and_the_work_in_the_loops_own_threads_do_not_wait_for_each_other(
+    engine: LocalQueryEngine,
+) -> None:
+    loop, end = asyncio.get_running_loop(), Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    held = loop.run_in_executor(None, end.wait)
+    try:
+        assert await found(engine, "text", "t") == ["t", "t"]
+    finally:
+        end.set()
+        await held

@@ -16,6 +16,7 @@ from typing import Any, Final
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.look import Look, numbered
 from cwm.domain.prefix import TokenIds, pack
+from cwm.domain.principal import Principal
 from cwm.ports.engine import (
     Completion,
     Counters,
@@ -149,6 +150,7 @@ class FakeEngine:
         *,
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
+        asker: Principal | None = None,
     ) -> TokenIds:
         turns = [f"{START}{message['role']}\n{message['content']}{END}\n" for message in messages]
         tools = [f"{START}tools\n{json.dumps((options or {})['tools'])}{END}\n"] if options else []

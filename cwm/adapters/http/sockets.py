@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import select
-import socket
 import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,13 +17,20 @@ from typing import Any, Final, cast
 import httpcore2
 import httpx2
 
+from cwm.adapters.http.lookups import Lookups
+
 _MOST_UNSENT_BYTES: Final = 64 * 1024
 _MOST_UNREAD_BYTES: Final = 256 * 1024
+# Of one name at once.
+_LOOKUPS: Final = 4
 
 
 # Bypass (decision 0028): connections over asyncio in place of httpcore's own over anyio.
 class AsyncioBackend(httpcore2.AsyncNetworkBackend):
     """TCP and TLS over the running loop's own transports."""
+
+    def __init__(self) -> None:
+        self._lookups = Lookups()
 
     async def connect_tcp(
         self,
@@ -37,7 +43,7 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
         local = None if local_address is None else (local_address, 0)
         with _raising(httpcore2.ConnectTimeout, httpcore2.ConnectError):
             async with asyncio.timeout(timeout):
-                transport, wire = await _connected(host, port, local)
+                transport, wire = await self._connected(host, port, local)
         for option in socket_options or ():
             transport.get_extra_info("socket").setsockopt(*option)
         return _Connection(wire)
@@ -46,20 +52,21 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
         """Pause between two of httpcore's attempts to connect."""
         await asyncio.sleep(seconds)
 
+    async def _connected(
+        self, host: str, port: int, local: tuple[str, int] | None
+    ) -> tuple[asyncio.Transport, _Wire]:
+        """Connect to the first address of ``host`` that accepts. Raises the last one's OSError.
 
-async def _connected(host: str, port: int, local: tuple[str, int] | None) -> tuple[asyncio.Transport, _Wire]:
-    """Connect to the first address of ``host`` that accepts. Raises the last one's OSError.
-
-    The name is resolved first: uvloop's ``create_connection`` leaves the error of a name unread when it is cancelled.
-    """
-    loop = asyncio.get_running_loop()
-    failure = OSError(f"{host} has no address")
-    for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        try:
-            return await loop.create_connection(_Wire, str(address[0]), port, local_addr=local)
-        except OSError as error:
-            failure = error
-    raise failure
+        The name is resolved first: uvloop's ``create_connection`` leaves the error of a name unread when it is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        failure = OSError(f"{host} has no address")
+        for *_, address in await self._lookups.look_up(host, port, bounds={host: _LOOKUPS}):
+            try:
+                return await loop.create_connection(_Wire, str(address[0]), port, local_addr=local)
+            except OSError as error:
+                failure = error
+        raise failure
 
 
 class _Wire(asyncio.Protocol):

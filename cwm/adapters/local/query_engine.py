@@ -6,7 +6,8 @@ import asyncio
 import json
 import sys
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +18,22 @@ from cwm.ports.query_engine import Matches
 _PROGRAM: Final = Path(__file__).with_name("jmespath_program.py")
 _ANSWER_BYTES: Final = 16 * 2**20
 _PATTERN_BYTES: Final = 8 * 2**20
+_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LocalQueryEngine:
-    """The port :class:`cwm.ports.query_engine.QueryEngine` on this machine."""
+    """The port :class:`cwm.ports.query_engine.QueryEngine` on this machine.
+
+    Patterns have threads of their own: a search may take seconds, and everybody's large requests are read in the event loop's.
+    """
 
     cpu_seconds: int = 2
     wall_seconds: float = 20.0
     memory_bytes: int = 2**30
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_THREADS, "cwm-pattern"), compare=False, repr=False
+    )
 
     async def jmespath(self, document: bytes, expression: str) -> bytes:
         request = {
@@ -81,7 +89,8 @@ class LocalQueryEngine:
         finally:
             # RE2 caches compiled patterns of many megabytes each.
             re2.purge()
-        return await asyncio.to_thread(self._scan, compiled, text, limit, name)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._scan, compiled, text, limit, name)
 
     def _scan(self, compiled: Any, text: bytes, limit: int, name: str) -> Matches:
         """Find matches until the limit or the deadline. Each match takes time linear in the text."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx2
 
 from cwm.adapters import certificates
+from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.http.trust import trusted
 from cwm.domain.errors import AuthorityUnavailableError
 
@@ -25,8 +26,9 @@ class Fetch:
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
+        transport = on_asyncio(httpx2.AsyncHTTPTransport(verify=trusted(), trust_env=False))
         self._http = httpx2.AsyncClient(
-            timeout=seconds, verify=trusted(), trust_env=False, follow_redirects=False
+            timeout=seconds, transport=transport, trust_env=False, follow_redirects=False
         )
 
     async def get(self, url: str) -> dict[str, Any]:

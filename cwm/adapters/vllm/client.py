@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import httpx2
 
+from cwm.adapters.http.bounded import read_bounded
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.http.trust import trusted
 from cwm.adapters.vllm import wire
@@ -19,10 +20,12 @@ from cwm.adapters.vllm.faults import Freshness, coded_errors, was_stale
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.router import Router, decision_of
 from cwm.adapters.vllm.spans import Spans, note_generation
+from cwm.adapters.vllm.turns.events import Events, data_of
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.look import numbered
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.ports.engine import (
     Completion,
     Counters,
@@ -77,6 +80,9 @@ _ANSWERED_PREFIXES: Final = (b"anthropic-", b"openai-", b"x-ratelimit-")
 _JSON: Final = (b"content-type", b"application/json")
 # Served with --enable-scale-out.
 _COMPLETIONS: Final = "/v1/completions"
+_DONE: Final = b"[DONE]"
+# Of an answer to the gateway itself: a look at a long context has megabytes of log-probabilities.
+_MOST_BYTES: Final = 256 * 1024 * 1024
 _ABORT: Final = "/inference/v1/abort_requests"
 _RENDER: Final = "/v1/chat/completions/render"
 _DOCUMENT: Final = "/openapi.json"
@@ -178,8 +184,9 @@ class VllmEngine:
         *,
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
+        asker: Principal | None = None,
     ) -> TokenIds:
-        await self._media.require(messages)
+        await self._media.require(messages, asker)
         return await self._tokenize(
             {
                 **(options or {}),
@@ -207,7 +214,7 @@ class VllmEngine:
         body = json.dumps({"model": model, "messages": messages, "tools": list(tools)}).encode()
         with self._spans.http("POST", _RENDER) as span, self.faults():
             response = await self._send("POST", _RENDER, body, [_JSON], again=True, span=span)
-            content = await response.aread()
+            content = await _whole(response)
         if response.is_error and response.status_code != 404:
             raise wire.refusal(response.status_code, content, _RENDER, model)
         return response.is_success
@@ -250,7 +257,10 @@ class VllmEngine:
                 span=span,
                 session=generation.session,
             )
-            completion = wire.understand(wire.completion, content, "/v1/completions")
+            prompt_tokens = len(generation.token_ids)
+            completion = wire.understand(
+                lambda answer: wire.completion(answer, prompt_tokens), content, _COMPLETIONS
+            )
             note_generation(span, completion)
         return completion
 
@@ -266,16 +276,16 @@ class VllmEngine:
                 span=span,
                 session=generation.session,
             ) as response:
-                complete, decision = False, self._decision(response)
-                async for line in response.aiter_lines():
-                    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-                    if data == "[DONE]":
-                        complete = True
-                    elif data:
-                        delta = _delta(data.encode())
+                complete, decision, events = False, self._decision(response), Events()
+                async for chunk in response.aiter_bytes():
+                    for data in filter(None, map(data_of, events.take(chunk))):
+                        if data == _DONE:
+                            complete = True
+                            continue
+                        delta = _delta(data)
                         note_generation(span, delta)
                         yield delta if decision is None else replace(delta, decision=decision)
-            if not complete:
+            if not complete and data_of(events.rest()) != _DONE:
                 raise EngineConnectionError(
                     f"vLLM at {self._url} closed a stream before the last event.", url=self._url
                 )
@@ -356,7 +366,7 @@ class VllmEngine:
     async def _ask_tokenizer(self) -> Tokenizer:
         with self._spans.http("GET", "/tokenizer_info") as span, self.faults():
             response = await self._send("GET", "/tokenizer_info", b"", [], again=True, span=span)
-            content = await response.aread()
+            content = await _whole(response)
         if response.status_code == 404:
             return Tokenizer(frozenset(), None)
         if response.is_error:
@@ -375,7 +385,7 @@ class VllmEngine:
 
     async def _read(self, method: str, path: str, body: bytes, **options: Any) -> bytes:
         async with self._answer(method, path, body, **options) as response:
-            return await response.aread()
+            return await _whole(response)
 
     @asynccontextmanager
     async def _answer(
@@ -394,7 +404,7 @@ class VllmEngine:
             response = await self._send(method, path, body, headers, again=again, span=span, session=session)
             try:
                 if response.is_error:
-                    raise wire.refusal(response.status_code, await response.aread(), path, model)
+                    raise wire.refusal(response.status_code, await _whole(response), path, model)
                 yield response
             finally:
                 await response.aclose()
@@ -437,6 +447,11 @@ class VllmEngine:
                 raise
         request.extensions = self._extensions
         return await self._transport.handle_async_request(request)
+
+
+async def _whole(response: httpx2.Response) -> bytes:
+    await read_bounded(response, _MOST_BYTES)
+    return response.content
 
 
 def _passes(name: bytes) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineTimeoutError
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.ports.engine import (
     Completion,
     Counters,
@@ -93,11 +94,12 @@ class VllmFleet:
         *,
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
+        asker: Principal | None = None,
     ) -> TokenIds:
         return await self._of_any(
             model,
             lambda engine: engine.render(
-                model, messages, add_generation_prompt=add_generation_prompt, options=options
+                model, messages, add_generation_prompt=add_generation_prompt, options=options, asker=asker
             ),
         )
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from cwm.adapters.http.lookups import Lookups
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.principal import Principal
 from cwm.domain.web_origin import is_link_local, is_public
 
 _SETTING: Final = "CWM_PRIVATE_MEDIA"
-_PATIENCE_SECONDS: Final = 5.0
+# Of all names in one request together.
+_LOOKUP_SECONDS: Final = 5.0
+# At once, of a user and of a tenant. A silent name server keeps one going for some 20 s.
+_LOOKUPS: Final = 2
+_LOOKUPS_OF_TENANT: Final = 8
 # Two parsers may read different hosts from a URL that has one of these.
 _AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]")
 
@@ -27,19 +32,42 @@ class MediaRule:
     """
 
     private: bool = False
+    lookup_seconds: float = _LOOKUP_SECONDS
+    lookups: Lookups = field(default_factory=Lookups, compare=False)
 
-    async def require(self, messages: Any) -> None:
-        """CWM-1003 for a URL in ``messages`` that leads into a private network, or that is no HTTP URL."""
+    async def require(self, messages: Any, asker: Principal | None = None) -> None:
+        """CWM-1003 for a URL in ``messages`` that leads into a private network, or that is no HTTP URL.
+
+        Names that are not known within ``lookup_seconds`` count as unknown. ``asker``: whose request it is.
+        """
         if self.private:
             return
-        for url in _urls(messages):
-            if url[:5].lower() != "data:" and not await _is_public(url):
-                raise InvalidParameterError(
-                    "A message has media at an address that is not public, not known or not http(s). Send the media "
-                    f"inline, as a data: URL, or set {_SETTING}.",
-                    field="messages",
-                    setting=_SETTING,
-                )
+        hosts = {_host(url) for url in _urls(messages) if url[:5].lower() != "data:"}
+        try:
+            async with asyncio.timeout(self.lookup_seconds):
+                for host in hosts:
+                    if host is None or not await self._is_public(host, asker):
+                        raise _not_public()
+        except TimeoutError:
+            raise _not_public() from None
+
+    async def _is_public(self, host: str, asker: Principal | None) -> bool:
+        tenant, subject = ("", "") if asker is None else (asker.tenant, asker.subject)
+        bounds = {tenant: _LOOKUPS_OF_TENANT, f"{tenant}/{subject}": _LOOKUPS}
+        try:
+            addresses = await self.lookups.look_up(host, bounds=bounds)
+        except (OSError, UnicodeError):
+            return False
+        return all(is_public(str(address[0])) for *_, address in addresses)
+
+
+def _not_public() -> InvalidParameterError:
+    return InvalidParameterError(
+        "A message has media at an address that is not public, not known or not http(s). Send the media "
+        f"inline, as a data: URL, or set {_SETTING}.",
+        field="messages",
+        setting=_SETTING,
+    )
 
 
 def _urls(messages: Any) -> Iterator[str]:
@@ -57,20 +85,13 @@ def _urls_of(part: Any) -> Iterator[str]:
             yield inner
 
 
-async def _is_public(url: str) -> bool:
+def _host(url: str) -> str | None:
+    """The host that an engine would ask; None if that is certain to be none, or not a public one."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError:
-        return False
+        return None
     if parts.scheme not in {"http", "https"} or not host or "@" in parts.netloc or _AMBIGUOUS.search(url):
-        return False
-    if is_link_local(host):
-        return False
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            addresses = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError, TimeoutError):
-        return False
-    return all(is_public(str(address[0])) for *_, address in addresses)
+        return None
+    return None if is_link_local(host) else host

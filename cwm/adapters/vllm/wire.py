@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,11 +13,13 @@ from typing import Any, Final, TypeVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
+from cwm.domain.figures import count, token_count
 from cwm.domain.look import CANDIDATES, Look
-from cwm.domain.prefix import TokenIds
+from cwm.domain.prefix import TokenIds, are_ids
 from cwm.ports.engine import Completion, Counters, Delta, Generation, LookAnswer, ServedModel
 
 _QUOTED_CHARS: Final = 300
+_NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _PROMPT_SOURCES: Final = "vllm:prompt_tokens_by_source_total"
 _CACHE_CONFIG: Final = "vllm:cache_config_info{"
 _STARTED: Final = "process_start_time_seconds"
@@ -118,27 +122,32 @@ def transfer_params(weights: str, prompt: TokenIds | None = None) -> dict[str, A
     return params if prompt is None else {**params, "prompt_token_ids": list(prompt)}
 
 
-def completion(answer: Mapping[str, Any]) -> Completion:
-    choice, usage, transfer = answer["choices"][0], answer["usage"], answer.get("kv_transfer_params") or {}
+def completion(answer: Mapping[str, Any], prompt_tokens: int) -> Completion:
+    """``prompt_tokens``: how many were sent, for an answer that does not count them. A figure that cannot be one is unknown."""
+    choice, transfer = answer["choices"][0], answer.get("kv_transfer_params") or {}
+    usage = answer.get("usage") or {}
+    counted = token_count(usage.get("prompt_tokens"))
+    prompt_tokens = prompt_tokens if counted is None else counted
+    cached = _cached(usage, prompt_tokens) or 0
     return Completion(
         text=choice["text"],
-        token_ids=tuple(choice["token_ids"]),
+        token_ids=_ids(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
-        prompt_tokens=usage["prompt_tokens"],
+        prompt_tokens=prompt_tokens,
         # vLLM also counts tokens that LMCache promised but failed to load, and that vLLM then computed.
-        cached_tokens=max(0, (_cached(usage) or 0) - transfer.get(_FAILED, 0)),
+        cached_tokens=max(0, cached - (token_count(transfer.get(_FAILED)) or 0)),
         fingerprint=transfer.get(_DEPLOYMENT) or answer.get("system_fingerprint"),
-        ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
-        loaded_tokens=transfer.get(_LOADED),
-        resting_tokens=transfer.get(_RESTING),
-        dropped_blocks=transfer.get(_DROPPED),
+        ttft_ms=_duration((answer.get("metrics") or {}).get("time_to_first_token_ms")),
+        loaded_tokens=token_count(transfer.get(_LOADED)),
+        resting_tokens=token_count(transfer.get(_RESTING)),
+        dropped_blocks=count(transfer.get(_DROPPED)),
         weights=transfer.get(_WEIGHTS),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
         ),
         no_reuse=transfer.get(_NO_REUSE) or "",
-        block_size=transfer.get(_BLOCK_SIZE),
-        world_size=transfer.get(_WORLD_SIZE),
+        block_size=count(transfer.get(_BLOCK_SIZE)),
+        world_size=count(transfer.get(_WORLD_SIZE)),
     )
 
 
@@ -147,15 +156,17 @@ def delta(event: Mapping[str, Any]) -> Delta:
     if "error" in event:
         raise EngineResponseError(f"vLLM ended a stream with an error: {_message(event['error'])}")
     usage = event.get("usage") or {}
+    prompt_tokens = token_count(usage.get("prompt_tokens"))
+    cached_tokens = _cached(usage, prompt_tokens)
     for choice in event["choices"][:1]:
         return Delta(
             text=choice["text"],
-            token_ids=tuple(choice.get("token_ids") or ()),
+            token_ids=_ids(choice.get("token_ids") or ()),
             finish_reason=choice.get("finish_reason"),
-            prompt_tokens=usage.get("prompt_tokens"),
-            cached_tokens=_cached(usage),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
         )
-    return Delta(prompt_tokens=usage.get("prompt_tokens"), cached_tokens=_cached(usage))
+    return Delta(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
 
 
 def models(answer: Mapping[str, Any]) -> list[ServedModel]:
@@ -169,21 +180,33 @@ def models(answer: Mapping[str, Any]) -> list[ServedModel]:
 
 
 def _model(entry: Mapping[str, Any]) -> ServedModel:
-    return ServedModel(entry["id"], entry.get("root") or entry["id"], entry["max_model_len"])
+    return ServedModel(entry["id"], entry.get("root") or entry["id"], _length(entry["max_model_len"]))
 
 
 def _adapter(entry: Mapping[str, Any], base: Mapping[str, Any]) -> ServedModel:
-    length = entry.get("max_model_len") or base["max_model_len"]
+    length = _length(entry.get("max_model_len") or base["max_model_len"])
     root = base.get("root") or base["id"]
     return ServedModel(entry["id"], root, length, entry.get("root") or entry["id"])
 
 
+def _length(tokens: Any) -> int:
+    if not (length := token_count(tokens)):
+        raise ValueError("not the length of a context")
+    return length
+
+
 def token_ids(answer: Mapping[str, Any]) -> TokenIds:
-    return tuple(answer["tokens"])
+    return _ids(answer["tokens"])
 
 
 def rendered_ids(answer: Mapping[str, Any]) -> TokenIds:
-    return tuple(answer["token_ids"])
+    return _ids(answer["token_ids"])
+
+
+def _ids(values: Any) -> TokenIds:
+    if not are_ids(values):
+        raise ValueError("not the ids of tokens")
+    return tuple(values)
 
 
 def paths(document: Mapping[str, Any]) -> frozenset[str]:
@@ -274,7 +297,9 @@ def kv_dtype(exposition: str) -> str | None:
 def kv_room(exposition: str) -> int | None:
     labels = _cache_config(exposition)
     blocks, block_size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-    return int(blocks) * int(block_size) if blocks.isdigit() and block_size.isdigit() else None
+    return (
+        int(blocks) * int(block_size) if _NUMBER.fullmatch(blocks) and _NUMBER.fullmatch(block_size) else None
+    )
 
 
 def _cache_config(exposition: str) -> Mapping[str, str]:
@@ -301,9 +326,16 @@ def _by_id(likeliest: Mapping[str, float] | None) -> dict[int, float]:
     return {int(token.removeprefix("token_id:")): float(value) for token, value in (likeliest or {}).items()}
 
 
-def _cached(usage: Mapping[str, Any]) -> int | None:
-    count = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return count if count is None else int(count)
+def _cached(usage: Mapping[str, Any], prompt_tokens: int | None = None) -> int | None:
+    """None also if it is no count, or more than the prompt has."""
+    details = usage.get("prompt_tokens_details")
+    cached = token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return None if cached is None or (prompt_tokens is not None and cached > prompt_tokens) else cached
+
+
+def _duration(milliseconds: Any) -> float | None:
+    is_number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
+    return milliseconds if is_number and 0 <= milliseconds < math.inf else None
 
 
 def _error_of(content: bytes) -> tuple[str, str | None]:

@@ -181,7 +181,7 @@ class Generate:
     ) -> Generated:
         context = await self.registry.session_tokens(principal.tenant, session.id)
         template = self._template(session, context, turn)
-        prompt = context + await self._new_ids(session, identity, context, turn, template)
+        prompt = context + await self._new_ids(principal, session, identity, context, turn, template)
         room = identity.max_model_len - len(prompt)
         if room < 1:
             raise InvalidParameterError(
@@ -232,13 +232,14 @@ class Generate:
 
     async def _new_ids(
         self,
+        principal: Principal,
         session: Session,
         identity: EngineIdentity,
         context: TokenIds,
         turn: TurnInput,
         template: Template,
     ) -> TokenIds:
-        grow = self.grow.on(identity.engine)
+        grow = self.grow.on(identity.engine, principal)
         if turn.text is not None:
             return await grow.text(session.model, turn.text, opening=not context)
         await grow.refuse_forged(session.model, turn.messages, turn.template_options)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cwm.domain.errors import EngineResponseError, SecurityError
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.domain.session import OWN
 from cwm.ports.engine import Engine
 
@@ -50,10 +51,11 @@ def template_from(metadata: Mapping[str, Any]) -> Template:
 class Grow:
     engine: Engine
     _exact: set[str] = field(default_factory=set)
+    _asker: Principal | None = None
 
-    def on(self, engine: str) -> Grow:
-        """The same through the engine of this name."""
-        return Grow(self.engine.on(engine), self._exact)
+    def on(self, engine: str, asker: Principal | None = None) -> Grow:
+        """The same through the engine of this name, with messages that ``asker`` sent."""
+        return Grow(self.engine.on(engine), self._exact, asker)
 
     async def refuse_forged(
         self, model: str, messages: Messages, options: Mapping[str, Any] | None = None
@@ -70,7 +72,7 @@ class Grow:
 
     async def first(self, model: str, messages: Messages, options: Mapping[str, Any]) -> TokenIds:
         """Token ids of the first messages, up to where the assistant's answer begins."""
-        return await self.engine.render(model, messages, options=options)
+        return await self.engine.render(model, messages, options=options, asker=self._asker)
 
     async def following(
         self, model: str, messages: Messages, template: Template, last_token: int
@@ -105,6 +107,7 @@ class Grow:
                 *messages,
             ],
             options=template.options,
+            asker=self._asker,
         )
         mark = await self.engine.tokenize(model, sentinel, add_special_tokens=False)
         end = _last_end(rendered, mark)

@@ -25,7 +25,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.response import ResponseAsk
 from cwm.ports.engine import Engine
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
-from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
+from cwm.ports.turn_wire import PromptUsage, TurnAnswer, TurnRequest, TurnWire
 from cwm.services.access.limits import Limits
 from cwm.services.aside import aside, held_until
 from cwm.services.audit.journal import Journal
@@ -108,7 +108,7 @@ class PassThrough:
             if (ask := request.response) is not None:
                 scope.callback(self._let_go, principal, ask)
             request, follows = await self.responses.resolved(principal, request)
-            await request.require_media()
+            await request.require_media(principal)
             incoming = replace(incoming, follows=follows)
             await self.limits.require_tokens(principal)
             source = capture = None
@@ -159,7 +159,7 @@ class PassThrough:
         with ExitStack() as scope:
             request = await self._read(principal, incoming)
             scope.callback(await self.limits.admit_rest(principal, None, request.sequences))
-            await request.require_media()
+            await request.require_media(principal)
             outbound = await self.admission.counted(principal, request)
             return await self._start(incoming, outbound, scope.pop_all())
 
@@ -301,15 +301,7 @@ class PassThrough:
     ) -> None:
         if head.status != HTTPStatus.OK:
             return
-        usage = answer.usage()
-        if usage is not None and principal is not None:
-            self.reuse.turn(principal.tenant, usage.prompt_tokens, usage.cached_tokens, first_token_ms)
-            self.journal.tracer.current().note(
-                {
-                    "gen_ai.usage.input_tokens": usage.prompt_tokens,
-                    "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
-                }
-            )
+        usage = self._note_usage(answer, principal, first_token_ms)
         if outbound.turn is None:
             if incoming.captured:
                 await self._keep(outbound, answer, principal, None)
@@ -339,6 +331,22 @@ class PassThrough:
         elif ended:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
             await self._keep(outbound, answer, principal, None)
+
+    def _note_usage(
+        self, answer: TurnAnswer, principal: Principal | None, first_token_ms: int | None
+    ) -> PromptUsage | None:
+        usage = answer.usage()
+        if answer.odd:
+            self.journal.meter.event("engine_figure_unknown")
+        if usage is not None and principal is not None:
+            self.reuse.turn(principal.tenant, usage.prompt_tokens, usage.cached_tokens, first_token_ms)
+            self.journal.tracer.current().note(
+                {
+                    "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                    "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                }
+            )
+        return usage
 
     async def _keep(
         self, outbound: Outbound, answer: TurnAnswer, principal: Principal | None, turn: RunningTurn | None

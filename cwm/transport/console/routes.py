@@ -15,6 +15,7 @@ from starlette.routing import Route
 from cwm.domain.errors import CwmError, InternalError, InvalidParameterError, SecurityError
 from cwm.ports.tracing import trace_id_of
 from cwm.services.access.limits import Limits
+from cwm.services.access.standing import Standing
 from cwm.services.catalogue import Services
 from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.audit import audit
@@ -64,7 +65,9 @@ _NOWHERE: Final = InvalidParameterError("There is nothing at this address.")
 _log = logging.getLogger("cwm.console")
 
 
-def routes(services: Services, limits: Limits, traces: TraceLinks = NOWHERE) -> list[Route]:
+def routes(
+    services: Services, limits: Limits, standing: Standing, traces: TraceLinks = NOWHERE
+) -> list[Route]:
     """Every page, the files that pages load, and a page for each address below ``/console`` that is none."""
     pages = [
         Route(
@@ -87,7 +90,7 @@ def routes(services: Services, limits: Limits, traces: TraceLinks = NOWHERE) -> 
     return [
         *pages,
         *actions,
-        Route(f"{PATH}/events", Events(services.live, limits), methods=["GET"]),
+        Route(f"{PATH}/events", Events(services.live, limits, standing), methods=["GET"]),
         Route(f"{PATH}/static/{{file}}", _static),
         Route(f"{PATH}/{{rest:path}}", _nothing),
     ]

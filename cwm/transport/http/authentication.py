@@ -16,10 +16,11 @@ from cwm.domain.pooling import POOLING_PATHS
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
+from cwm.services.access.standing import Credential
 from cwm.transport.http.challenge import MCP_PATH, METADATA_PATH, ProtectedResource
 from cwm.transport.http.envelope import headers_of, send_whole
 from cwm.transport.http.errors import error_headers, face_body, status_of
-from cwm.transport.http.request_keys import PRINCIPAL, STRANGER
+from cwm.transport.http.request_keys import CREDENTIAL, PRINCIPAL, STRANGER
 
 _JSON: Final = (b"content-type", b"application/json")
 _OPEN: Final = frozenset({"/", "/healthz", "/openapi.json", METADATA_PATH, METADATA_PATH + MCP_PATH})
@@ -70,7 +71,8 @@ class Authentication:
             return
         principal: Principal | None = None
         try:
-            principal = await self.identity.authenticate(_credentials(headers_of(scope), path))
+            headers = _credentials(headers_of(scope), path)
+            principal = await self.identity.authenticate(headers)
             _require(principal, scope["method"], path)
             if path in _OF_ALL_TENANTS:
                 self.operators.require(principal)
@@ -85,6 +87,7 @@ class Authentication:
             return
         # Changes the scope in place: outer middleware reads the route from it.
         scope[PRINCIPAL] = principal
+        scope[CREDENTIAL] = Credential.of(headers, principal)
         with bound_contextvars(tenant=principal.tenant):
             await self.app(scope, receive, send)
 

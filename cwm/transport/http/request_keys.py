@@ -7,6 +7,9 @@ from typing import Final
 PRINCIPAL: Final = "cwm.principal"
 """The authenticated caller: a ``Principal``."""
 
+CREDENTIAL: Final = "cwm.credential"
+"""By what the caller was authenticated: a ``Credential``; None or absent where nobody is."""
+
 MOST_BODY_VALUES: Final = "cwm.most_body_values"
 """How many values the JSON of the request's body may have."""
 

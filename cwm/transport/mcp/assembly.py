@@ -16,6 +16,7 @@ from cwm.ports.meter import Telemetry
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.services.access.limits import Limits
+from cwm.services.access.standing import Standing
 from cwm.services.catalogue import Services
 from cwm.services.upstreams.shared_answers import SharedAnswers
 from cwm.services.upstreams.upstreams import Upstreams
@@ -83,12 +84,13 @@ def build_mcp(
     fastmcp.settings.telemetry_mode = "off"
     session_store, resource_interest = agency.agents.store, interest or upstreams.listening
     tools: dict[str, Tool] = {}
+    standing = agency.standing or Standing(agency.identity)
     face = McpFace(
         services,
         agency,
         metrics,
-        EventStreams(agency.agents, changes, resource_interest, admit=limits.listening),
-        Subscriptions(session_store, changes, resource_interest, agency),
+        EventStreams(agency.agents, changes, resource_interest, standing, admit=limits.listening),
+        Subscriptions(session_store, changes, resource_interest, agency, standing),
         tools,
         name="cwm",
         instructions=_INSTRUCTIONS,

@@ -284,10 +284,7 @@ async def test_a_name_with_several_addresses_is_connected_to_the_one_that_listen
         addresses = [("127.0.0.2", port), ("127.0.0.1", port)]
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in addresses]
 
-        async def both(*_: object, **__: object) -> list[Any]:
-            return found
-
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         stream = await AsyncioBackend().connect_tcp("several.test", port, timeout=5)
         assert stream.get_extra_info("server_addr") == addresses[1]
         await stream.aclose()

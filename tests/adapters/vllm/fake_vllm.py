@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ ANSWER = ("once", " upon", " a", " time", " there", " was", " \u00e9t\u00e9", " 
 MODEL = "fake"
 SPECIAL = "<|im_end|>"
 MAX_MODEL_LEN = 512
+_FIGURE = re.compile(rb'("(?:[a-z_]+_)?tokens":)[0-9]+')
 LARGE = ['"token_ids":[1]'] * 200_000
 
 
@@ -47,6 +49,7 @@ class Behaviour(StrEnum):
     KEEPS_TOKENS_BACK = "has a parser that keeps tokens to itself"
     KEEPS_ALIVE = "sends comments and unknown events"
     FLOODS = "streams without end"
+    NEVER_ENDS_AN_EVENT = "streams one event without end"
     TALKS_AT_LENGTH = "answers with megabytes"
     ENDS_WITHOUT_DONE = "ends a stream without [DONE]"
 
@@ -97,6 +100,8 @@ class FakeVllm:
     """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
     answer_headers: str = ""
     """More lines of the head of each answer."""
+    figure: str | None = None
+    """JSON in place of every number of tokens that an answer reports."""
     generates: bool = True
     pooled: dict[str, Any] = field(default_factory=dict)
     """What it answers at the paths of models that do not generate."""
@@ -317,6 +322,8 @@ class _Reply:
             if count == 2 and self.fake.behaviour is Behaviour.DIES_MID_STREAM:
                 await self._chunk(b'data: {"id":"half an ev')
                 raise _HangUpError
+            while count == 2 and does is Behaviour.NEVER_ENDS_AN_EVENT:
+                await self._chunk(b"data: " + b"x" * 60_000)
             if count == 2 and does is Behaviour.KEEPS_ALIVE:
                 await self._chunk(b": still here\n\n")
                 await self._chunk(b"event: progress\nid: 7\ndata: 50\n\n")
@@ -364,6 +371,7 @@ class _Reply:
         await self._whole(status, json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode())
 
     async def _whole(self, status: int, content: bytes) -> None:
+        content = self._counted(content)
         head = (
             f"HTTP/1.1 {status} Whatever\r\ndate: today\r\nserver: fake\r\nx-request-id: r1\r\n"
             f"content-length: {len(content)}\r\ncontent-type: application/json\r\n"
@@ -376,10 +384,16 @@ class _Reply:
 
     async def _chunk(self, data: bytes) -> None:
         """One HTTP chunk, or one for every byte."""
+        data = self._counted(data)
         size = 1 if self.fake.behaviour is Behaviour.SPLITS_EVERY_BYTE else len(data)
         for start in range(0, len(data), size):
             piece = data[start : start + size]
             await self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def _counted(self, content: bytes) -> bytes:
+        if self.fake.figure is None:
+            return content
+        return _FIGURE.sub(lambda match: match[1] + str(self.fake.figure).encode(), content)
 
     async def _write(self, data: bytes) -> None:
         self.writer.write(data)

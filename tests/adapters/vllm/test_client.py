@@ -67,7 +67,7 @@ def test_an_answer_tells_what_its_prompt_rests_on_and_what_was_dropped() -> None
         "usage": {"prompt_tokens": 100},
         "kv_transfer_params": {"cwm.loaded_tokens": 0, "cwm.resting_tokens": 64, "cwm.dropped_blocks": 3},
     }
-    done = wire.completion(answer)
+    done = wire.completion(answer, 100)
     assert (done.loaded_tokens, done.resting_tokens, done.dropped_blocks) == (0, 64, 3)
 
 
@@ -76,10 +76,10 @@ async def test_an_engine_that_reuses_no_kv_says_why_and_what_its_blocks_are() ->
         "choices": [{"text": "on", "token_ids": [7], "finish_reason": "length"}],
         "usage": {"prompt_tokens": 3},
     }
-    plain = wire.completion(answer)
+    plain = wire.completion(answer, 100)
     assert (plain.no_reuse, plain.block_size, plain.world_size) == ("", None, None)
     told = {"cwm.no_reuse": "Nothing is stored.", "cwm.block_size": 16, "cwm.world_size": 2}
-    closed = wire.completion({**answer, "kv_transfer_params": told})
+    closed = wire.completion({**answer, "kv_transfer_params": told}, 3)
     assert (closed.no_reuse, closed.block_size, closed.world_size) == ("Nothing is stored.", 16, 2)
 
 

@@ -142,6 +142,7 @@ def test_what_is_dropped_first_is_said_and_what_came_of_it_is_read() -> None:
             "choices": [{"text": "a", "token_ids": [7], "finish_reason": "length"}],
             "usage": ANSWER["usage"],
             "kv_transfer_params": transfer,
-        }
+        },
+        1,
     )
     assert (done.loaded_tokens, done.resting_tokens, done.dropped_blocks) == (32, 64, 3)

@@ -13,6 +13,7 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.telemetry.logging import configure_logging
+from cwm.services.access.standing import Standing
 from cwm.services.agents.agents import Agents
 from cwm.transport.mcp.contract.progress import Progress
 from cwm.transport.mcp.listening.streams import EventStreams
@@ -49,8 +50,9 @@ def main() -> None:
     changes = InProcessChanges()
     agents = Agents(InProcessAgentSessions(), changes, SystemClock(), ttl_seconds=60, limit=10)
     agency = Agency(LocalIdentity("test"), agents)
-    streams = EventStreams(agents, changes, nobody)
-    subscriptions = Subscriptions(agents.store, changes, nobody, agency)
+    standing = Standing(agency.identity)
+    streams = EventStreams(agents, changes, nobody, standing)
+    subscriptions = Subscriptions(agents.store, changes, nobody, agency, standing)
     face = McpFace(
         nobody, agency, nobody, streams, subscriptions, {}, name="test", client_log_level="error", tasks=False
     )

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from cwm.adapters.vllm.turns.answers import too_large
 from cwm.adapters.vllm.turns.events import Events, data_of
 from cwm.adapters.vllm.turns.prompt_ids import RecentPrompts
-from cwm.domain.prefix import TokenIds
+from cwm.domain.prefix import TokenIds, are_ids
 from cwm.ports.turn_wire import PromptUsage
 
 HEADERS: Final[Mapping[str, str]] = {"cwm-token-ids": "1"}
@@ -40,6 +40,9 @@ class AnswerReader(Protocol):
 
     def total_tokens(self) -> int | None: ...
 
+    @property
+    def odd(self) -> bool: ...
+
 
 class EngineIds:
     """A :class:`cwm.ports.turn_wire.TurnAnswer` whose words ``reader`` understands."""
@@ -64,7 +67,7 @@ class EngineIds:
         self._session = session
         self._prompt: list[int] | None = None
         self._new: list[int] = []
-        self._events = Events()
+        self._events = Events(max_bytes)
         self._body: list[bytes] = []
         self._size = 0
 
@@ -88,7 +91,7 @@ class EngineIds:
         return self._whole(b"".join(self._body))
 
     def token_ids(self) -> TokenIds | None:
-        if self._prompt is None or not self._new:
+        if self._prompt is None or not self._new or not are_ids([*self._prompt, *self._new]):
             return None
         return (*self._prompt, *self._new)
 
@@ -105,10 +108,14 @@ class EngineIds:
         total = self._reader.total_tokens()
         return len(self._prompt or ()) + len(self._new) if total is None else total
 
+    @property
+    def odd(self) -> bool:
+        return self._reader.odd
+
     def _event(self, event: bytes) -> bytes:
         if event.startswith(_COMMENT):
             prompt, rest = self._prompts.take(self._session, event)
-            self._take(prompt, from_json(rest[len(_COMMENT) :]).get("token_ids"))
+            self._take(prompt, _new_ids(rest[len(_COMMENT) :]))
             return b""
         data = data_of(event)
         if not data.startswith(b"{"):
@@ -123,7 +130,7 @@ class EngineIds:
         prompt, rest = self._prompts.take(self._session, content) if has_ids else (None, content)
         beginning = _IN_BODY.match(rest) if prompt is not None else None
         if beginning is not None:
-            self._take(prompt, from_json(beginning[1]) if beginning[1] else None)
+            self._take(prompt, _new_ids(b'{"token_ids":%b}' % (beginning[1] or b"null")))
             rest = b"{" + rest[beginning.end() :]
         return self._renamed(rest, rest)
 
@@ -139,9 +146,18 @@ class EngineIds:
             content = content.replace(data, text)
         return self._rename(content)
 
-    def _take(self, prompt: list[int] | None, new: list[int] | None) -> None:
+    def _take(self, prompt: list[int] | None, new: Any) -> None:
         if prompt is not None:
             self._prompt, self._new = prompt, []
         if new:
-            self._new.extend(new)
+            self._new.extend(new if isinstance(new, list) else [new])
             self.begun = True
+
+
+def _new_ids(content: bytes) -> Any:
+    """What an object says under ``token_ids``; None for anything else."""
+    try:
+        value = from_json(content)
+    except ValueError:
+        return None
+    return value.get("token_ids") if isinstance(value, dict) else None

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cwm.domain.errors import EngineResponseError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
 
@@ -17,20 +18,25 @@ _TYPES: Final = {
     422: "invalid_request_error",
     429: "rate_limit_error",
 }
+_MOST_BYTES: Final = 4 * 1024 * 1024
 _TOO_LONG: Final = "maximum context length"
 
 
 class Refused(ABC):
     """A :class:`cwm.ports.turn_wire.TurnAnswer` that has no answer: the engine's words, as its client gets them."""
 
-    begun = ended = False
+    begun = ended = odd = False
     failed = b""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
+        self._size = 0
 
     def feed(self, chunk: bytes) -> bytes:
         self._pieces.append(chunk)
+        self._size += len(chunk)
+        if self._size > _MOST_BYTES:
+            raise EngineResponseError(f"The engine's refusal has more than {_MOST_BYTES} bytes.")
         return b""
 
     def finish(self) -> bytes:

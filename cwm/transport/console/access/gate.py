@@ -16,12 +16,13 @@ from cwm.domain.errors import CwmError, InvalidParameterError, SecurityError, Un
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
+from cwm.services.access.standing import Credential
 from cwm.transport.console.access.form import LOOKS_ONLY, FormTokens
 from cwm.transport.console.access.sign_in import Cookies, SignIn
 from cwm.transport.console.pages import PATH
 from cwm.transport.console.refusal import refusal
 from cwm.transport.http.envelope import headers_of
-from cwm.transport.http.request_keys import CHOOSES, FORMS, LOOK_ONLY, PRINCIPAL, SIGN_IN
+from cwm.transport.http.request_keys import CHOOSES, CREDENTIAL, FORMS, LOOK_ONLY, PRINCIPAL, SIGN_IN
 
 SIGN_IN_PATH: Final = f"{PATH}/sign-in"
 START_PATH: Final = f"{SIGN_IN_PATH}/start"
@@ -71,6 +72,7 @@ class Gate:
             if sign_in is not None:
                 headers = {**headers, "authorization": f"Bearer {sign_in.credential}"}
             principal = await self.identity.authenticate(headers)
+            scope[CREDENTIAL] = Credential.of(headers, principal)
             if sign_in is not None:
                 principal = self._signed_in(scope, sign_in, principal)
             if LOOK_ONLY in scope and scope["method"] not in _SAFE and path not in _OF_LOOKERS:

@@ -1,7 +1,7 @@
 """``GET /console/events``: tells a page what changed, as server-sent events.
 
 Each event is named ``change``; its data is JSON with a ``kind``, and with ``ids`` where it is known what changed. A stream ends
-after five minutes, so that a browser comes again and says who it is.
+with the key or token of its sign-in, and after five minutes, so that a browser comes again and says who it is.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from starlette.types import Receive, Scope, Send
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError
 from cwm.services.access.limits import Limits
+from cwm.services.access.standing import Standing
 from cwm.services.health.live import Listener, Live
 from cwm.transport.http.envelope import send_whole
 from cwm.transport.http.errors import STATUS, error_headers
-from cwm.transport.http.request_keys import PRINCIPAL
+from cwm.transport.http.request_keys import CREDENTIAL, PRINCIPAL
 
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -41,6 +42,7 @@ class Events:
 
     live: Live
     limits: Limits
+    standing: Standing
     heartbeat_seconds: float = 15.0
     lasts_seconds: float = 300.0
 
@@ -52,7 +54,8 @@ class Events:
             with self.live.listening(scope[PRINCIPAL], _since(request)) as listener:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 if request.method == "GET":
-                    await self._tell(listener, receive, send)
+                    with self.standing.holds(scope.get(CREDENTIAL), listener.end):
+                        await self._tell(listener, receive, send)
                 await send({"type": "http.response.body", "body": b""})
         except CwmError as error:
             headers = [*_JSON, *error_headers(error)]

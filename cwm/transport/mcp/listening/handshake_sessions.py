@@ -28,7 +28,7 @@ from cwm.services.aside import held_by_its_work
 from cwm.services.audit.journal import Journal
 from cwm.transport.http.body_limit import declared_length
 from cwm.transport.http.envelope import ClientLeftError, body_of
-from cwm.transport.http.request_keys import AGENT_SESSION, HELD, PRINCIPAL
+from cwm.transport.http.request_keys import AGENT_SESSION, CREDENTIAL, HELD, PRINCIPAL
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.listening.subscriptions import Subscriptions
 from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
@@ -134,7 +134,7 @@ class SessionLayer:
             await _refuse(scope, send, 406, INVALID_REQUEST, "A GET must accept text/event-stream.")
         else:
             try:
-                await self.streams.serve(session_id, principal, receive, send)
+                await self.streams.serve(session_id, principal, scope.get(CREDENTIAL), receive, send)
             except CwmError as away:
                 await _refuse_coded(scope, send, INTERNAL_ERROR, away)
 

@@ -24,6 +24,7 @@ from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.ports.changes import Changes
 from cwm.ports.resource_interest import ResourceInterest
+from cwm.services.access.standing import Credential, Standing
 from cwm.services.agents.agents import Agents
 from cwm.transport.mcp.listening.notifications import Subscribed, event_of, frame, subscribed_to
 
@@ -112,9 +113,11 @@ class EventStreams:
         agents: Agents,
         changes: Changes,
         interest: ResourceInterest,
+        standing: Standing,
         admit: Admit = lambda _: nullcontext(),
     ) -> None:
         self.sessions = agents.store
+        self._standing = standing
         self._admit = admit
         self._agents = agents
         self._changes = changes
@@ -127,8 +130,15 @@ class EventStreams:
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
 
-    async def serve(self, session_id: str, principal: Principal, receive: Receive, send: Send) -> None:
-        """Answer a ``GET``: send events until the session ends, the client disconnects or the gateway stops. CWM-7002."""
+    async def serve(
+        self,
+        session_id: str,
+        principal: Principal,
+        credential: Credential | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer a ``GET``: send events until the session or the credential ends, the client disconnects or the gateway stops. CWM-7002."""
 
         async def write(event: ServerEvent | None) -> None:
             body = _COMMENT if event is None else frame(event)
@@ -140,7 +150,8 @@ class EventStreams:
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 await write(None)
-                await self.send_events(stream, write)
+                with self._standing.holds(credential, stream.end):
+                    await self.send_events(stream, write)
                 await send({"type": "http.response.body", "body": b""})
             finally:
                 disconnect.cancel()

@@ -35,6 +35,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.ports.resource_interest import ResourceInterest
+from cwm.services.access.standing import Standing
 from cwm.services.upstreams.upstreams import CallerOf
 from cwm.transport.mcp.listening.connection import ConnectionSessions
 from cwm.transport.mcp.listening.notifications import (
@@ -45,7 +46,7 @@ from cwm.transport.mcp.listening.notifications import (
     subscribed_to,
 )
 from cwm.transport.mcp.listening.streams import KEEPALIVE_SECONDS, EventStreams
-from cwm.transport.mcp.requests.agent import Agency, Context
+from cwm.transport.mcp.requests.agent import Agency, Context, credential_of
 from cwm.transport.mcp.requests.errors import protocol_error, protocol_errors
 from cwm.transport.mcp.requests.permissions import of_resource, require
 
@@ -106,6 +107,7 @@ class Subscriptions:
     changes: Changes
     interest: ResourceInterest
     agency: Agency
+    standing: Standing
     keepalive_seconds: float = KEEPALIVE_SECONDS
     _watches: defaultdict[_Interest, _Watch] = field(default_factory=lambda: defaultdict(_Watch))
     _handlers: set[ListenHandler] = field(default_factory=set)
@@ -152,7 +154,7 @@ class Subscriptions:
     async def listen(
         self, context: Context, params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        """Serve one stream until the client disconnects, the agent session ends or the gateway stops."""
+        """Serve one stream until the client disconnects, the agent session or the credential ends, or the gateway stops."""
         if self._closed or len(self._handlers) >= _MAX_LISTENERS:
             raise MCPError(
                 INTERNAL_ERROR, "Too many streams are open here, or the gateway is stopping; try again."
@@ -170,7 +172,8 @@ class Subscriptions:
         ):
             self._handlers.add(handler)
             try:
-                return await handler(context, params)
+                with self.standing.holds(credential_of(context), handler.close):
+                    return await handler(context, params)
             finally:
                 self._handlers.discard(handler)
 

@@ -21,9 +21,10 @@ from cwm.domain.operators import Operators
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
+from cwm.services.access.standing import Credential, Standing
 from cwm.services.agents.agents import Agents
 from cwm.services.upstreams.upstreams import CallerOf
-from cwm.transport.http.request_keys import AGENT_SESSION, PRINCIPAL
+from cwm.transport.http.request_keys import AGENT_SESSION, CREDENTIAL, PRINCIPAL
 
 HANDLE_META: Final = "dev.cwm/agent-session"
 """Key of ``_meta`` with the handle of the agent session that a request belongs to."""
@@ -47,6 +48,7 @@ class Agency:
     identity: Identity
     agents: Agents
     refusals: Refusals | None = None
+    standing: Standing | None = None
 
     async def principal(self, context: Context | None) -> Principal:
         """The principal that makes the request, with the scopes that it has for this request.
@@ -109,6 +111,11 @@ class Agency:
         if request is not None:
             return principal, request.scope.get(AGENT_SESSION)
         return principal, None if context is None else connection_of(context).state.get(AGENT_SESSION)
+
+
+def credential_of(context: Context) -> Credential | None:
+    """By what the request was authenticated; None over stdio."""
+    return None if context.request is None else context.request.scope.get(CREDENTIAL)
 
 
 def connection_of(context: Context) -> Connection:

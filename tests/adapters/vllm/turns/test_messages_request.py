@@ -13,6 +13,9 @@ from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.messages.request import MessagesRequest
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.errors import InvalidParameterError
+from cwm.domain.principal import Principal
+
+ANN = Principal("acme", "ann")
 
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 SAMPLES = Path(__file__).parent / "samples"
@@ -264,7 +267,7 @@ def test_tools_count_together_where_an_answer_is_constrained_to_a_call_of_any_of
 async def test_media_inside_the_network_are_refused_wherever_they_are(content: list[Any]) -> None:
     request = read(messages=[user(*content)])
     with pytest.raises(InvalidParameterError, match="not public"):
-        await request.require_media()
+        await request.require_media(ANN)
     assert MediaRule() == request.media
 
 

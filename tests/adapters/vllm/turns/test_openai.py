@@ -14,7 +14,10 @@ from cwm.adapters.vllm.turns.request_fields import CHAT as CHAT_FIELDS
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
+from cwm.domain.principal import Principal
 from cwm.domain.turn import Profile
+
+ANN = Principal("acme", "ann")
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 WIRE = VllmWire()
@@ -137,8 +140,8 @@ async def test_media_at_a_private_address_is_refused_unless_a_setting_widens_it(
     parts = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}}]
     body = json.dumps({"messages": [{"role": "user", "content": parts}]}).encode()
     with pytest.raises(InvalidParameterError, match="CWM_PRIVATE_MEDIA"):
-        await WIRE.read(CHAT, body).require_media()
-    await VllmWire(media=MediaRule(private=True)).read(CHAT, body).require_media()
+        await WIRE.read(CHAT, body).require_media(ANN)
+    await VllmWire(media=MediaRule(private=True)).read(CHAT, body).require_media(ANN)
 
 
 BOMB = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a{1,100}){1,100}"}}}

@@ -15,6 +15,9 @@ from cwm.domain.constraints import SchemaLimits
 from cwm.domain.conversation import chains
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of
+from cwm.domain.principal import Principal
+
+ANN = Principal("acme", "ann")
 
 PATH = "/v1/responses"
 SAMPLES = Path(__file__).parent / "samples"
@@ -136,14 +139,14 @@ def test_an_image_is_recorded_as_a_chat_would_have_it() -> None:
 )
 async def test_media_in_a_private_network_are_refused_wherever_they_are(item: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameterError, match="not public"):
-        await read(input=[item]).require_media()
-    await read(VllmWire(media=MediaRule(private=True)), input=[item]).require_media()
+        await read(input=[item]).require_media(ANN)
+    await read(VllmWire(media=MediaRule(private=True)), input=[item]).require_media(ANN)
 
 
 async def test_a_source_that_an_answer_quoted_is_no_medium() -> None:
     quoted = {"type": "url_citation", "url": "http://10.0.0.1/"}
     text = {"type": "output_text", "text": "So it is.", "annotations": [quoted]}
-    await read(input=[{"type": "message", "role": "assistant", "content": [text]}]).require_media()
+    await read(input=[{"type": "message", "role": "assistant", "content": [text]}]).require_media(ANN)
 
 
 @pytest.mark.parametrize("name", ["request_id", "enable_response_messages", "previous_input_messages"])
@@ -187,7 +190,7 @@ async def test_an_item_of_odd_types_is_read_and_left_to_the_engine(odd: Any) -> 
                 name: odd,
             }
             request = read(input=[item], instructions=odd, tools=odd, text=odd, previous_response_id=odd)
-            await request.require_media()
+            await request.require_media(ANN)
             assert request.messages() is not None
             assert request.response.id == request.response_id
 
@@ -197,7 +200,7 @@ async def test_what_is_nested_as_deep_as_a_request_may_be_is_looked_through() ->
     for _ in range(70):
         nested = [{"content": nested}]
     with pytest.raises(InvalidParameterError, match="not public"):
-        await read(input=nested).require_media()
+        await read(input=nested).require_media(ANN)
     for _ in range(330):
         nested = [{"content": nested}]
     with pytest.raises(InvalidParameterError, match="'input' is nested deeper than 160"):

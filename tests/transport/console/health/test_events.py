@@ -191,7 +191,11 @@ async def test_a_ninth_stream_is_refused_and_a_head_is_none(served: Served) -> N
 async def test_a_stream_ends_after_its_time_and_shows_before_that_that_it_lives(console: Console) -> None:
     sent = await heard(
         Events(
-            console.parts.services.live, console.parts.base.limits, heartbeat_seconds=0.01, lasts_seconds=0.3
+            console.parts.services.live,
+            console.parts.base.limits,
+            console.parts.base.access.standing,
+            heartbeat_seconds=0.01,
+            lasts_seconds=0.3,
         ),
         ELSEWHERE,
     )

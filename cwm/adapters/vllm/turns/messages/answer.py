@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from cwm.adapters.vllm.turns.body import objects
 from cwm.adapters.vllm.turns.messages.chat import chat_message
+from cwm.adapters.vllm.turns.openai.tokens import prompt_usage
 from cwm.adapters.vllm.turns.refusals import Refused
+from cwm.domain.figures import is_odd, token_count
 from cwm.ports.turn_wire import PromptUsage
 
 _DELTAS: Final = {
@@ -18,6 +20,8 @@ _DELTAS: Final = {
     "thinking_delta": ("thinking", "thinking"),
     "input_json_delta": ("input", "partial_json"),
 }
+_PROMPT: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_USAGE: Final = frozenset({*_PROMPT, "output_tokens"})
 _TYPES: Final = {
     404: "not_found_error",
     413: "request_too_large",
@@ -44,7 +48,8 @@ class MessageReader:
         self._begun = False
         self._blocks: dict[Any, dict[str, Any]] = {}
         self._pieces: dict[tuple[Any, str], list[str]] = {}
-        self._usage: dict[str, Any] = {}
+        self._usage: dict[str, int] = {}
+        self.odd = False
 
     def take(self, event: dict[str, Any]) -> None:
         kind, index = event.get("type"), event.get("index")
@@ -71,8 +76,7 @@ class MessageReader:
         return {"content": "", **chat_message({"role": "assistant", "content": blocks})[-1]}
 
     def usage(self) -> PromptUsage | None:
-        cached, prompt = self._usage.get("cache_read_input_tokens"), self._prompt_tokens()
-        return None if cached is None or prompt is None else PromptUsage(prompt, cached)
+        return prompt_usage(self._prompt_tokens(), self._usage.get("cache_read_input_tokens"))
 
     def total_tokens(self) -> int | None:
         prompt = self._prompt_tokens()
@@ -82,13 +86,15 @@ class MessageReader:
         usage = self._usage
         if "input_tokens" not in usage:
             return None
-        names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        return sum(usage.get(name) or 0 for name in names)
+        return sum(usage.get(name) or 0 for name in _PROMPT)
 
     def _count(self, holder: dict[str, Any]) -> None:
         usage = holder.get("usage")
         if isinstance(usage, dict):
-            self._usage = {name: value for name, value in usage.items() if isinstance(value, int)}
+            named = {name: value for name, value in usage.items() if name in _USAGE}
+            self.odd = self.odd or any(map(is_odd, named.values()))
+            counts = {name: token_count(value) for name, value in named.items()}
+            self._usage = {name: value for name, value in counts.items() if value is not None}
 
     def _whole(self, index: Any, block: dict[str, Any]) -> dict[str, Any]:
         """A block with its deltas."""

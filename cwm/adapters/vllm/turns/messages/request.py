@@ -18,6 +18,7 @@ from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import TurnAnswer
 
@@ -75,8 +76,8 @@ class MessagesRequest(RequestBody):
         schemas.require("output_config", self.fields.get("output_config"))
         schemas.require_tools(tools, _constraining(self.fields.get("tool_choice")))
 
-    async def require_media(self) -> None:
-        await self.media.require(self._contents)
+    async def require_media(self, asker: Principal) -> None:
+        await self.media.require(self._contents, asker)
 
     def require_recordable(self) -> None:
         """Everything is."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cwm.adapters.vllm.turns.answers import as_it_is, too_large
-from cwm.adapters.vllm.turns.events import Events, data_of
+from cwm.adapters.vllm.turns.events import MAX_BYTES, Events, data_of
 from cwm.adapters.vllm.turns.openai.message import Message
 from cwm.adapters.vllm.turns.openai.resumption import Progress
 from cwm.adapters.vllm.turns.openai.tokens import TAIL_BYTES, Ids, choices_of, without_ids
@@ -18,7 +18,6 @@ from cwm.ports.turn_wire import PromptUsage
 # Up to here a body is parsed whole, which takes a few milliseconds.
 _LARGE_BYTES: Final = 256 * 1024
 _DONE: Final = b"[DONE]"
-_MAX_BYTES: Final = 32 * 1024 * 1024
 _FAILURE: Final = 500
 _ERROR: Final = b'data: {"error"'
 
@@ -80,6 +79,10 @@ class _Answer:
     def tokens(self) -> int:
         return self._ids.count()
 
+    @property
+    def odd(self) -> bool:
+        return self._ids.odd
+
 
 class BodyAnswer(_Answer):
     """A response with one JSON body, passed on when it is complete.
@@ -94,7 +97,7 @@ class BodyAnswer(_Answer):
         *,
         hide_ids: bool,
         recorded: bool = True,
-        max_bytes: int = _MAX_BYTES,
+        max_bytes: int = MAX_BYTES,
         named: Callable[[bytes], bytes] | None = None,
         prompts: RecentPrompts | None = None,
         session: str = "",
@@ -145,7 +148,7 @@ class StreamAnswer(_Answer):
     """A response of server-sent events; each event is passed on when its last byte has arrived.
 
     With ``hide_usage`` the client has not asked for the usage at the end: the last event waits for it and gets what it has of
-    vLLM's last event, the fingerprint.
+    vLLM's last event, the fingerprint. An event may have ``max_bytes``: CWM-5002.
     """
 
     __slots__ = ("_events", "_hide_usage", "_last", "_progress")
@@ -156,6 +159,7 @@ class StreamAnswer(_Answer):
         recorded: bool,
         hide_ids: bool,
         hide_usage: bool = False,
+        max_bytes: int = MAX_BYTES,
         named: Callable[[bytes], bytes] | None = None,
         prompts: RecentPrompts | None = None,
         session: str = "",
@@ -163,7 +167,7 @@ class StreamAnswer(_Answer):
         super().__init__(hide_ids=hide_ids, recorded=recorded, named=named, prompts=prompts, session=session)
         self._hide_usage = hide_usage
         self._last = b""
-        self._events = Events()
+        self._events = Events(max_bytes)
         self._progress = Progress()
 
     def feed(self, chunk: bytes) -> bytes:

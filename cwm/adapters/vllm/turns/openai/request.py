@@ -17,6 +17,7 @@ from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import Resume, TurnAnswer
 
@@ -80,8 +81,8 @@ class OpenAiRequest(RequestBody):
             schemas.require(name, self.fields.get(name))
         schemas.require_tools(self.fields.get("tools"), _constraining(self.fields))
 
-    async def require_media(self) -> None:
-        await self.media.require(self.fields.get("messages"))
+    async def require_media(self, asker: Principal) -> None:
+        await self.media.require(self.fields.get("messages"), asker)
 
     def require_recordable(self) -> None:
         prompt = self.fields.get("prompt")
@@ -186,6 +187,7 @@ class OpenAiRequest(RequestBody):
                 recorded=recorded,
                 hide_ids=hide_ids,
                 hide_usage=recorded and self._lacks_usage,
+                max_bytes=self.max_answer_bytes,
                 named=rename,
                 prompts=self.prompts,
                 session=session,

@@ -14,7 +14,8 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from cwm.adapters.vllm.turns.body import objects
-from cwm.domain.prefix import TokenIds
+from cwm.domain.figures import is_odd, token_count
+from cwm.domain.prefix import TokenIds, are_ids
 from cwm.ports.turn_wire import PromptUsage
 
 # Begins with letters: searching for a literal is several times as fast as trying a pattern at every byte.
@@ -37,7 +38,7 @@ def without_ids(content: bytes) -> bytes:
 class Ids:
     """Collects the token ids of a turn from the objects of a response; of several choices, those of choice 0."""
 
-    __slots__ = ("_complete", "_new", "_others", "_prompt", "_total", "usage")
+    __slots__ = ("_complete", "_new", "_others", "_prompt", "_total", "odd", "usage")
 
     def __init__(self) -> None:
         self._prompt: list[int] | None = None
@@ -46,13 +47,15 @@ class Ids:
         self._complete = True
         self._total: int | None = None
         self.usage: PromptUsage | None = None
+        self.odd = False
 
     def take(self, answer: dict[str, Any]) -> None:
         self.take_prompt(answer.get("prompt_token_ids"))
         for choice in choices_of(answer):
             self._take_choice(choice)
-        self.usage = usage_of(answer.get("usage")) or self.usage
-        self._total = _total_of(answer.get("usage")) or self._total
+        usage = answer.get("usage")
+        if isinstance(usage, dict):
+            self._take_usage(usage)
 
     def take_large(self, content: bytes) -> None:
         """Take the ids and the usage out of a large body without parsing its text and log-probabilities.
@@ -64,7 +67,7 @@ class Ids:
             name = _NAME_BEGINS.search(content[max(0, match.start() - 9) : match.start()])
             if name is None:
                 continue
-            ids = from_json(match[1])
+            ids = _ids_in(match[1])
             if name[1]:
                 self.take_prompt(ids)
             else:
@@ -101,7 +104,14 @@ class Ids:
     def together(self) -> TokenIds | None:
         if self._prompt is None or not self._new or not self._complete:
             return None
-        return (*self._prompt, *self._new)
+        ids = (*self._prompt, *self._new)
+        return ids if are_ids(ids) else None
+
+    def _take_usage(self, usage: dict[str, Any]) -> None:
+        prompt, total, cached = usage.get("prompt_tokens"), usage.get("total_tokens"), cached_of(usage)
+        self.odd = self.odd or any(map(is_odd, (prompt, total, cached)))
+        self.usage = prompt_usage(prompt, cached) or self.usage
+        self._total = token_count(total) or self._total
 
     def _take_choice(self, choice: dict[str, Any]) -> None:
         if choice.get("index") == 0:
@@ -128,15 +138,22 @@ def choices_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return objects(answer.get("choices"))
 
 
-def usage_of(usage: Any) -> PromptUsage | None:
-    """The prompt's usage; None if the engine does not report how much of the prompt was cached."""
-    if not isinstance(usage, dict):
+def cached_of(usage: dict[str, Any], name: str = "prompt_tokens_details") -> Any:
+    """What a usage says of the prompt's tokens that were cached, whatever that is; None if nothing."""
+    details = usage.get(name)
+    return details.get("cached_tokens") if isinstance(details, dict) else None
+
+
+def prompt_usage(prompt: Any, cached: Any) -> PromptUsage | None:
+    """The prompt's usage; None if the engine does not report how much of the prompt was cached, or reports what cannot be."""
+    prompt_tokens, cached_tokens = token_count(prompt), token_count(cached)
+    if prompt_tokens is None or cached_tokens is None or cached_tokens > prompt_tokens:
         return None
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    prompt = usage.get("prompt_tokens")
-    return None if cached is None or prompt is None else PromptUsage(prompt, cached)
+    return PromptUsage(prompt_tokens, cached_tokens)
 
 
-def _total_of(usage: Any) -> int | None:
-    total = usage.get("total_tokens") if isinstance(usage, dict) else None
-    return total if isinstance(total, int) else None
+def _ids_in(array: bytes) -> Any:
+    try:
+        return from_json(array)
+    except ValueError:
+        return None

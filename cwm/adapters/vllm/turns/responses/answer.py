@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from cwm.adapters.vllm.turns.body import objects
 from cwm.adapters.vllm.turns.engine_ids import EngineIds
+from cwm.adapters.vllm.turns.openai.tokens import cached_of, prompt_usage
 from cwm.adapters.vllm.turns.responses.items import answer_message
+from cwm.domain.figures import is_odd, token_count
 from cwm.ports.turn_wire import PromptUsage
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
@@ -18,6 +20,9 @@ _DELTAS: Final = {
     "response.function_call_arguments.delta": "arguments",
     "response.custom_tool_call_input.delta": "input",
 }
+
+
+_DETAILS: Final = "input_tokens_details"
 
 
 class ResponsesReader:
@@ -59,13 +64,16 @@ class ResponsesReader:
 
     def usage(self) -> PromptUsage | None:
         usage = self._usage()
-        prompt, details = usage.get("input_tokens"), usage.get("input_tokens_details") or {}
-        cached = details.get("cached_tokens")
-        return None if prompt is None or cached is None else PromptUsage(prompt, cached)
+        return prompt_usage(usage.get("input_tokens"), cached_of(usage, _DETAILS))
 
     def total_tokens(self) -> int | None:
-        total = self._usage().get("total_tokens")
-        return total if isinstance(total, int) else None
+        return token_count(self._usage().get("total_tokens"))
+
+    @property
+    def odd(self) -> bool:
+        usage = self._usage()
+        figures = usage.get("input_tokens"), usage.get("total_tokens"), cached_of(usage, _DETAILS)
+        return any(map(is_odd, figures))
 
     def _usage(self) -> dict[str, Any]:
         usage = None if self.response is None else self.response.get("usage")

@@ -19,6 +19,7 @@ from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
 from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
 from cwm.domain.response import Item, ResponseAsk, named
 from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import TurnAnswer
@@ -76,8 +77,8 @@ class ResponsesRequest(RequestBody):
         schemas.require("structured_outputs", self.fields.get("structured_outputs"))
         schemas.require_tools(self.fields.get("tools"), _constraining(self.fields))
 
-    async def require_media(self) -> None:
-        await self.media.require([{"content": [*media_in(self._input)]}])
+    async def require_media(self, asker: Principal) -> None:
+        await self.media.require([{"content": [*media_in(self._input)]}], asker)
 
     def require_recordable(self) -> None:
         """Every response can be recorded: the engine tells all tokens, whatever its body hides."""
