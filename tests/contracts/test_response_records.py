@@ -176,6 +176,8 @@ async def test_a_damaged_response_is_said_to_be_damaged(
 ) -> None:
     await response_records.keep(a_response())
     await damage("responses")
+    # Nothing of it is read.
+    assert await response_records.is_found("acme", "ann", "resp_1")
     with pytest.raises(StorageCorruptionError):
         await response_records.response("acme", "ann", "resp_1")
 

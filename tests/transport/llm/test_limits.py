@@ -137,6 +137,25 @@ async def test_a_turn_of_several_answers_has_its_places_until_the_engine_has_fin
         await eventually(lambda: limits.bodies.total == 0)
 
 
+async def test_a_stream_that_its_client_left_has_its_place_until_the_engine_has_finished_it(
+    opened: Opened, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
+    # A turn whose tokens count is never cut.
+    async with opened(LimitRules(running_principal=1, principal_tokens=(MANY,))) as cwm:
+        limits = cwm.pass_through.limits
+        async with cwm.client.stream("POST", CHAT, json={**ASK, "stream": True}) as answer:
+            assert await anext(answer.aiter_lines())
+        for _ in range(30):
+            refused(await cwm.client.get("/v1/models"), "CWM-7002")
+        assert limits.bodies.total > 0
+        vllm.release.set()
+        await cwm.pass_through.drain(20)
+        await eventually(lambda: limits.bodies.total == 0)
+        await limits.settle()
+        assert (await cwm.client.get("/v1/models")).status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s"}])
 async def test_what_a_turn_was_made_of_is_freed_with_it_and_not_by_the_collector(

@@ -25,7 +25,7 @@ _SETTINGS: Final[Mapping[tuple[Measure, Level], str]] = {
 }
 _WHAT: Final[Mapping[Measure, str]] = {
     Measure.REQUESTS: "Requests",
-    Measure.LISTS: "Lists and subscriptions",
+    Measure.LISTS: "Reads, lists and subscriptions",
     Measure.RUNNING: "Requests at once",
     Measure.STREAMS: "Streams open on this gateway",
     Measure.TOKENS: "Tokens of turns",

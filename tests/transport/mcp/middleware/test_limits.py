@@ -75,8 +75,7 @@ async def test_lists_of_a_user_have_a_limit_of_their_own(tmp_path: Path, era: st
                 MCPError, match="5/minute reads, lists and subscriptions for each principal"
             ) as refused:
                 # A client of the earlier era has also opened its stream, or is about to.
-                for _ in range(2):
-                    await agent.client.list_tools()
+                await _listed(agent, 2)
             told = refused.value.error.data
             assert (told["code"], told["retryable"]) == ("CWM-7001", True)
             assert told["retry_after_seconds"] >= 1
@@ -361,3 +360,8 @@ async def test_a_turn_by_tool_spends_tokens_and_none_is_asked_of_the_engine_when
             assert refused.error["retry_after_seconds"] > 60
         assert len(vllm.turns) == asked
         assert not (await other.call("session_generate", turn)).is_error
+
+
+async def _listed(agent: Any, times: int) -> None:
+    for _ in range(times):
+        await agent.client.list_tools()
