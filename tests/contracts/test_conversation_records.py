@@ -218,8 +218,8 @@ async def test_items_from_before_there_were_weights_are_weighed_when_they_are_ne
 ) -> None:
     bomb = {"id": "bomb", "content": " " * (MOST_AT_ONCE + 1)}
     await conversation_records.add(a_conversation(), [*FEW, bomb])
-    for table in (conversation_items, conversations):
-        unweighed = update(table).where(table.c.tenant == "acme").values(weight=None)
+    for table, uncounted in ((conversation_items, {}), (conversations, {"item_count": 0})):
+        unweighed = update(table).where(table.c.tenant == "acme").values(weight=None, **uncounted)
         await database.write(lambda connection, change=unweighed: connection.execute(change))  # type: ignore[misc]
     assert await _page(conversation_records, descending=False) == (["a", "b"], True)
     with pytest.raises(StoredTooLargeError):

@@ -161,12 +161,14 @@ class SqlConversations:
     def _weighed(
         self, connection: Connection, tenant: str, owner: str, conversation_id: str
     ) -> tuple[int, int | None]:
-        weights = select(func.coalesce(func.sum(conversation_items.c.weight), 0)).where(
-            _in(tenant, conversation_id)
+        # A gateway of such a version may have counted nothing.
+        count, weight = (
+            select(each).where(_in(tenant, conversation_id)).scalar_subquery()
+            for each in (func.count(), func.coalesce(func.sum(conversation_items.c.weight), 0))
         )
         weighed = update(conversations).where(_is(tenant, owner, conversation_id))
         row = connection.execute(
-            weighed.values(weight=weights.scalar_subquery()).returning(
+            weighed.values(item_count=count, weight=weight).returning(
                 conversations.c.item_count, conversations.c.weight
             )
         ).one_or_none()
