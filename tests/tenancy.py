@@ -14,19 +14,23 @@ from typing import Any, Final
 import httpx2
 from fastapi import FastAPI
 from redis import Redis
-from sqlalchemy import Connection, Row, delete, select
+from sqlalchemy import Connection, Row, delete, func, select
 
 from cwm.adapters.local.secret import signing_secrets
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.tables.audit import audit_log
 from cwm.app import assemble
 from cwm.domain.access import OF_AN_AGENT
 from cwm.domain.cursor import Cursors, Position
+from cwm.domain.engine_rules import EngineRules
 from cwm.domain.principal import Principal
 from cwm.domain.results import Part, PartKind, handle_of
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.domain.visibility import circle_of
 from cwm.settings import ABSENT, Database, Engine, Isolation, Retention, Settings, Shared
+from cwm.settings.engines import EngineEntry
+from cwm.settings.telling import Metrics
 from cwm.wiring.parts import Parts, build_parts
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.contracts.nouns import freeze
@@ -52,6 +56,12 @@ class TwoTenants:
     redis_url: str | None
     of_one: bool
     """A and B are users of one tenant. What its users share, shared context, is not A's."""
+
+    async def records_of_b(self) -> int:
+        """How many records the audit log has of what B did."""
+        whose = ("acme", B) if self.of_one else (B, "agent")
+        query = select(func.count()).where(audit_log.c.tenant == whose[0], audit_log.c.subject == whose[1])
+        return int(await self.parts.base.database.read(lambda c: c.execute(query).scalar_one()))
 
     async def everything_of_a(self) -> dict[Any, Any]:
         """What is kept of A, byte for byte."""
@@ -86,10 +96,20 @@ async def two_tenants(
     folder: Path, database: Database, redis_url: str | None = None, *, of_one: bool = False
 ) -> AsyncIterator[TwoTenants]:
     """With ``of_one`` whoever is named by ``x-tenant`` is a user of one tenant, in which sessions are private."""
-    async with fake_vllm() as vllm:
+    async with fake_vllm() as vllm, fake_vllm() as own_vllm:
+        # One that B does not see: of A's tenant alone, or of nobody's here.
+        rules = EngineRules(tenants=frozenset({"umbrella" if of_one else A}))
         settings = Settings(
             database=database,
-            engine=Engine(vllm_url=vllm.url, lmcache_url=ABSENT, coordinator_url=ABSENT),
+            engine=Engine(lmcache_url=ABSENT, coordinator_url=ABSENT),
+            engines={
+                "shared": EngineEntry(vllm_url=vllm.url, lmcache_url=ABSENT, coordinator_url=ABSENT),
+                f"{A}-engine": EngineEntry(
+                    vllm_url=own_vllm.url, lmcache_url=ABSENT, coordinator_url=ABSENT, rules=rules
+                ),
+            },
+            # An answer that takes long on a busy machine is the same answer.
+            metrics=Metrics(check_timeout_seconds=600),
             isolation=Isolation(
                 secret="a test's secret",
                 secret_file=folder / "secret",
@@ -103,7 +123,11 @@ async def two_tenants(
         built = build_parts(settings)
         identity = UserIdentity() if of_one else HeaderIdentity()
         access = replace(built.base.access, identity=identity)
-        services = replace(built.services, keys=replace(built.services.keys, accepted=True))
+        services = replace(
+            built.services,
+            keys=replace(built.services.keys, accepted=True),
+            survey=replace(built.services.survey, patience_seconds=600.0),
+        )
         parts = replace(built, base=replace(built.base, access=access), services=services)
         app = assemble(settings, parts)
         async with serving(app, app.state.end_streams) as url:
@@ -166,6 +190,12 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         turn = (await agent.call("turn_log", {"session_id": f"{A}-s"})).value["current_turn"]
         await agent.call("turn_tag", {"tag": f"{A}-t", "turn": turn})
     assert session["session_id"] == f"{A}-s"
+    async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60, headers={"x-tenant": A}) as http:
+        said = {"model": "fake", "input": f"{A} asked"}
+        response = (await http.post("/v1/responses", json=said)).json()["id"]
+        items = [{"role": "user", "content": f"{A} said"}]
+        conversation = (await http.post("/v1/conversations", json={"items": items})).json()["id"]
+        listed = (await http.get(f"/v1/conversations/{conversation}/items")).json()
     return {
         "session_id": f"{A}-s",
         "cwm-session-id": f"{A}-s",
@@ -192,6 +222,13 @@ async def _own(url: str, parts: Parts, who: Principal, *, of_one: bool) -> dict[
         "left": f"turn:{turn}",
         "right": f"window:{window.name}",
         "model": A,
+        "response": response,
+        "previous_response_id": response,
+        "conversation": conversation,
+        "item": listed["data"][0]["id"],
+        "engine": f"{A}-engine",
+        "to": f"{A}-engine",
+        "upstream": f"{A}-upstream",
         "search": f"{A} description",
         "query": f"{A} said",
         "tags": f"{A}-tag",
@@ -210,6 +247,10 @@ def _unknown(owned: Mapping[str, str], settings: Settings) -> dict[str, str]:
         "key_id": "0" * 16,
         "turn": "turn_" + "0" * 32,
         "left": "turn:turn_" + "0" * 32,
+        "response": "resp_" + "0" * 32,
+        "previous_response_id": "resp_" + "0" * 32,
+        "conversation": "conv_" + "0" * 32,
+        "item": "msg_" + "0" * 32,
         "cursor": cursors.make(Position(handle, 0, 0), Principal("third", "agent"), b"0" * 12, due),
     }
     return {name: made_up.get(name, value.replace(A, NOBODY)) for name, value in owned.items()}
@@ -231,7 +272,8 @@ def alike(answer: str, *named: Mapping[str, str]) -> str:
         answer = answer.replace(value, "<asked>").replace(json.dumps(value)[1:-1], "<asked>")
     # What was said a moment ago is said otherwise a moment later.
     answer = re.sub(r"just now|\d+ (s|min|h) ago", "# ago", answer)
-    return re.sub(r"[0-9a-f]{16,}|\d+", "#", answer)
+    # A thousand has a comma.
+    return re.sub(r"[0-9a-f]{16,}|\d[\d,]*", "#", answer)
 
 
 def told(answer: httpx2.Response) -> str:

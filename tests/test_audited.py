@@ -5,6 +5,7 @@ They are taken from the running gateway. One that is new fails here until it is 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -341,7 +342,11 @@ async def test_the_page_names_each_event() -> None:
 
 
 async def test_every_tool_that_changes_something_is_in_the_table(house: House) -> None:
-    tools = {tool.name for tool in await house.agent.list_tools() if not tool.annotations.read_only_hint}
+    tools = {
+        tool.name
+        for tool in await house.agent.list_tools()
+        if tool.annotations is None or not tool.annotations.read_only_hint
+    }
     assert tools == TOOLS.keys() | UNRECORDED_TOOLS.keys()
 
 
@@ -466,3 +471,41 @@ async def test_refused_reads_are_recorded_no_further_than_the_bound_and_the_rest
         "response": "resp_1",
         "left_out": 80,
     }
+
+
+OF_ALL_TENANTS: Final = (
+    "GET /metrics",
+    "POST /reconcile",
+    "GET /console/upstreams",
+    "GET /console/upstreams/files/accept",
+    "GET /console/doctor",
+    "GET /console/engines/two/drain",
+    "GET /console/engines/two/undrain",
+    "get_metrics_data {}",
+    'engine_upgrade {"model": "fake", "to": "two"}',
+    'engine_upgrade {"model": "fake"}',
+    'engine_drain {"engine": "two"}',
+    'engine_drain {"engine": "two", "undo": true}',
+)
+
+
+@pytest.mark.parametrize("asked", OF_ALL_TENANTS)
+async def test_admin_of_another_tenant_commands_nothing_that_all_share_and_each_try_is_one_record(
+    house: House, asked: str
+) -> None:
+    """Through every face; who asks is admin, of ``ten-b``."""
+    first, _, rest = asked.partition(" ")
+    headers = {"x-tenant": "ten-b"}
+    before = await house.records("ten-b")
+    if rest.startswith("/"):
+        answer = await house.http.request(first, rest, headers=headers, json={"dry_run": False})
+        assert answer.status_code == 403
+        text = answer.text
+    else:
+        transport = StreamableHttpTransport(f"{house.url}/mcp", headers=headers)
+        async with Client(transport, mode=MODERN) as agent:
+            text = str((await agent.call_tool_mcp(first, json.loads(rest))).content)
+    assert "CWM-9002" in text
+    ((record, times),) = (await house.records("ten-b") - before).items()
+    assert (record[1:], times) == (("CWM-9002", "local"), 1)
+    assert not await house.parts.base.registry.drained_engines()

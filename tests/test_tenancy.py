@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -22,8 +24,12 @@ from fastmcp.client.transports import StreamableHttpTransport
 from mcp import MCPError
 from starlette.routing import Mount, Route
 
+from cwm.domain.record_quota import RecordQuota
+from cwm.services.access import limits
 from cwm.settings import Database
+from cwm.transport.console.actions.offered import ACTIONS
 from cwm.transport.console.turns import conversations
+from cwm.transport.console.views import Asked
 from tests.eventually import eventually
 from tests.tenancy import NOBODY, A, B, TwoTenants, alike, told, two_tenants
 from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent
@@ -50,7 +56,6 @@ NAMELESS: Final[Mapping[str, Any]] = {
     "created_before": None,
     "delete_blocks": True,
     "description": None,
-    "engine": None,
     "force": True,
     "format": None,
     "head": None,
@@ -82,7 +87,6 @@ NAMELESS: Final[Mapping[str, Any]] = {
     "tail": None,
     "temperature": None,
     "text": "hey",
-    "to": None,
     "tools": None,
     "top_p": None,
     "ttl": None,
@@ -111,6 +115,7 @@ OWN_RECORD: Final = {"/console/audit"}
 # What does not end by itself is listened to in a test of its own.
 STREAMS: Final = {"/console/events"}
 TURN: Final = {"model": "fake", "prompt": "hey", "max_tokens": 1}
+METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 
 
 @pytest.fixture(
@@ -140,9 +145,11 @@ async def b(request: pytest.FixtureRequest, tenants: TwoTenants) -> AsyncIterato
 
 
 @pytest.fixture(autouse=True)
-def _patient_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search ends with what there is, however busy the machine."""
+def _patient_and_unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends with what there is, and counts are read, however busy the machine. Each refusal is recorded, however many there are."""
     monkeypatch.setattr(conversations, "_SEARCH_SECONDS", 600.0)
+    monkeypatch.setattr(limits, "_PATIENCE_SECONDS", 600.0)
+    monkeypatch.setattr(RecordQuota, "take", lambda *_: True)
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +158,19 @@ async def _nothing_of_a_changes(tenants: TwoTenants) -> AsyncIterator[None]:
     assert sum(map(len, before.values())) > 15
     yield
     assert await tenants.everything_of_a() == before
+
+
+REFUSED: Final = re.compile(r"CWM-(20\d\d|3001|3003|3009|9002)\b")
+"""The code of a name that names nothing for the caller, is taken, or is not for it."""
+
+
+async def refused_once(tenants: TwoTenants, ask: Callable[[], Awaitable[str]]) -> str:
+    """The answer. If it refuses what may be somebody else's, that is one record."""
+    before = await tenants.records_of_b()
+    answer = await ask()
+    if REFUSED.search(answer):
+        assert await tenants.records_of_b() == before + 1, answer
+    return answer
 
 
 def taken(tenants: TwoTenants, answer: str) -> bool:
@@ -193,8 +213,8 @@ async def test_no_tool_tells_or_touches_what_is_anothers(tenants: TwoTenants, b:
         for_a = cases(tool.name, tool.input_schema, tenants.owned, _scopes(tenants))
         for_nobody = cases(tool.name, tool.input_schema, tenants.unknown, _scopes(tenants))
         for asked, unasked in zip(for_a, for_nobody, strict=True):
-            of_a = await answered(b, tool.name, asked)
-            of_nobody = await answered(b, tool.name, unasked)
+            of_a = await refused_once(tenants, partial(answered, b, tool.name, asked))
+            of_nobody = await refused_once(tenants, partial(answered, b, tool.name, unasked))
             same = alike(of_a, tenants.owned), alike(of_nobody, tenants.unknown)
             assert same[0] == same[1] or asked == unasked or taken(tenants, same[0]), f"{tool.name} {asked}"
             assert A not in same[0]
@@ -256,8 +276,8 @@ async def test_no_resource_tells_what_is_anothers(tenants: TwoTenants, b: Client
             strict=True,
         ):
             answers = (
-                alike(await read(b, of_a), tenants.owned),
-                alike(await read(b, of_nobody), tenants.unknown),
+                alike(await refused_once(tenants, partial(read, b, of_a)), tenants.owned),
+                alike(await refused_once(tenants, partial(read, b, of_nobody)), tenants.unknown),
             )
             assert answers[0] == answers[1], of_a
             assert A not in answers[0]
@@ -341,31 +361,109 @@ def routes(tenants: TwoTenants) -> dict[str, set[str]]:
     return found
 
 
+# What a part of a path is that has another name than an argument.
+PARTS: Final = {"scope": "workspace", "rest": "window_name", "file": "window_name"}
+
+
+def named(path: str, names: Mapping[str, str]) -> str:
+    """The path with all that it can be asked for. KeyError for a part of which it is not said what of A's it could name."""
+    parts = {part: names[PARTS.get(part, part)] for part in re.findall(r"{(\w+)(?::path)?}", path)}
+    return re.sub(r"{(\w+)(?::path)?}", lambda found: parts[found[1]], path)
+
+
+def bodies(path: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What is sent there: all that a body can refer to."""
+    if path.rstrip("/") != "/v1/responses":
+        return [TURN]
+    said = {"model": "fake", "input": "hey"}
+    return [
+        {**said, "previous_response_id": names["response"]},
+        {**said, "conversation": names["conversation"]},
+        {**said, "input": [{"type": "item_reference", "id": names["item"]}]},
+    ]
+
+
 async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -> None:
     paths = set(routes(tenants))
     assert paths >= OPERATORS | PUBLIC | STREAMS
-    async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=60) as http:
 
-        async def ask(method: str, path: str, names: Mapping[str, str]) -> httpx2.Response:
-            path = path.replace("{model:path}", names["model"]).replace("{rest:path}", names["window_name"])
-            for part in ("session_id", "turn", "window_name", "key_id"):
-                path = path.replace(f"{{{part}}}", names[part])
-            path = path.replace("{scope}", names["workspace"])
+        async def ask(method: str, path: str, names: Mapping[str, str], body: Any) -> httpx2.Response:
             headers = {"x-tenant": B, "cwm-session-id": names["cwm-session-id"]}
-            return await http.request(method, path, headers=headers, json=None if method == "GET" else TURN)
+            return await http.request(method, named(path, names), headers=headers, json=body)
 
-        for path in sorted(paths - OPERATORS - STREAMS):
-            for method in ("GET", "POST", "PUT", "DELETE"):
-                answers = [await ask(method, path, names) for names in (tenants.owned, tenants.unknown)]
+        for path, method in itertools.product(sorted(paths - OPERATORS - STREAMS), METHODS):
+            both = (tenants.owned, tenants.unknown)
+            sent = [[None] if method == "GET" else bodies(path, names) for names in both]
+            for each in zip(*sent, strict=True):
+                answers = []
+                for names, body in zip(both, each, strict=True):
+
+                    async def work(names: Mapping[str, str] = names, body: Any = body) -> str:
+                        answers.append(await ask(method, path, names, body))  # noqa: B023 - asked at once
+                        # A page that lists refusals, and what nobody has to be known for, are none.
+                        return "" if path in OWN_RECORD | PUBLIC else answers[-1].text  # noqa: B023
+
+                    await refused_once(tenants, work)
                 # An audit tells B what B itself asked for, here or in a test before.
-                asked = [tenants.owned, tenants.unknown] if path in OWN_RECORD else []
+                asked = [*both] if path in OWN_RECORD else []
                 of_a, of_nobody = (
                     alike(told(answer), *(asked or [names]))
-                    for answer, names in zip(answers, (tenants.owned, tenants.unknown), strict=True)
+                    for answer, names in zip(answers, both, strict=True)
                 )
                 assert A not in of_a, f"{method} {path}"
                 assert path in PUBLIC or of_a == of_nobody or taken(tenants, of_a), f"{method} {path}"
                 assert answers[0].status_code < 500 or path == "/readyz"
+
+
+CONTINUED: Final = ("window:{window_name}", "session:{session_id}", "turn:{turn}", "turn:tag:{tag}")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+async def test_no_turn_goes_on_from_what_is_anothers(tenants: TwoTenants, path: str) -> None:
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hey"}], "max_tokens": 1}
+    async with fastmcp_agent(tenants.url, MODERN, B) as b:
+        await forget(b.client)
+    async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=60) as http:
+        for form in CONTINUED:
+            answers = []
+            for names in (tenants.owned, tenants.unknown):
+                headers = {"x-tenant": B, "cwm-continue": form.format_map(names)}
+
+                async def work(headers: Mapping[str, str] = headers) -> str:
+                    answers.append(await http.post(path, headers=headers, json=body))  # noqa: B023 - asked at once
+                    return answers[-1].text  # noqa: B023
+
+                await refused_once(tenants, work)
+            of_a, of_nobody = alike(told(answers[0]), tenants.owned), alike(told(answers[1]), tenants.unknown)
+            assert answers[0].status_code in range(400, 500)
+            assert of_a == of_nobody
+            assert A not in of_a
+
+
+async def test_no_action_is_done_to_what_is_anothers(tenants: TwoTenants) -> None:
+    own = {"x-tenant": B, "origin": tenants.url}
+    async with (
+        httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=60) as http,
+        fastmcp_agent(tenants.url, MODERN, B) as b,
+    ):
+        await b.call("session_create", {"session_id": f"{B}-form"})
+        page = await http.get(f"/console/conversations/{B}-form/delete", headers=own)
+        (token,) = set(re.findall(r'name="form_token" value="([^"]+)"', page.text))
+        for action in ACTIONS:
+            answers = []
+            for names in (tenants.owned, tenants.unknown):
+
+                async def work(path: str = f"/console{named(action, names)}") -> str:
+                    form = {"form_token": token, "revision": "0"}
+                    answers.append(await http.post(path, headers=own, data=form))  # noqa: B023 - asked at once
+                    return answers[-1].text  # noqa: B023
+
+                await refused_once(tenants, work)
+            of_a, of_nobody = alike(told(answers[0]), tenants.owned), alike(told(answers[1]), tenants.unknown)
+            assert of_a == of_nobody, action
+            assert A not in of_a
+        await b.call("session_delete", {"session_id": f"{B}-form"})
 
 
 PAGES: Final = (
@@ -382,9 +480,49 @@ PAGES: Final = (
 """Pages that are asked about something in their query."""
 
 
+# By the name of a field of a query: what of A's could be named in it.
+QUERIED: Final[Mapping[str, tuple[str, ...]]] = {
+    "q": ("query", "search", "prefix"),
+    "after": ("after", "handle", "key_id", "cursor"),
+    "session": ("session_id",),
+    "window": ("window_name",),
+    "left": ("left",),
+    "right": ("right",),
+    **dict.fromkeys(("as", "before", "event", "outcome", "state", "subject", "upto", "verify"), ()),
+}
+
+
+async def queries(tenants: TwoTenants, http: httpx2.AsyncClient) -> set[tuple[str, str]]:
+    """Which field each page of the console reads of its query, seen as the pages are asked for."""
+    seen = set[tuple[str, str]]()
+
+    def noted(read: Any) -> Any:
+        def noting(asked: Asked, name: str) -> Any:
+            # Of the page that is asked for just now.
+            seen.add((path, name))
+            return read(asked, name)
+
+        return noting
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("text", "number"):
+            patched.setattr(Asked, name, noted(getattr(Asked, name)))
+        for path in routes(tenants):
+            if path.startswith("/console") and path not in STREAMS:
+                await http.get(named(path, tenants.unknown), headers={"x-tenant": B})
+    return seen
+
+
 async def test_no_page_tells_what_is_anothers_by_its_query(tenants: TwoTenants) -> None:
-    async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=30) as http:
-        for page in PAGES:
+    async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=60) as http:
+        fields = await queries(tenants, http)
+        assert fields
+        generated = [
+            f"{path.replace('{scope}', '{workspace}')}?{field}={{{name}}}"
+            for path, field in sorted(fields)
+            for name in QUERIED[field]
+        ]
+        for page in (*PAGES, *generated):
             of_a, of_nobody = [
                 await http.get(
                     page.format(**{name: quote(value) for name, value in names.items()}),
@@ -393,6 +531,11 @@ async def test_no_page_tells_what_is_anothers_by_its_query(tenants: TwoTenants) 
                 for names in (tenants.owned, tenants.unknown)
             ]
             assert of_a.status_code in {200, 400, 403, 404}, page
-            answers = alike(told(of_a), tenants.owned), alike(told(of_nobody), tenants.unknown)
-            assert answers[0] == answers[1], page
+            is_own = page.partition("?")[0] in OWN_RECORD and page not in PAGES
+            asked = [tenants.owned, tenants.unknown]
+            answers = [
+                alike(told(answer), *(asked if is_own else [names]))
+                for answer, names in zip((of_a, of_nobody), asked, strict=True)
+            ]
+            assert answers[0] == answers[1] or is_own, page
             assert A not in answers[0]

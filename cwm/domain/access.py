@@ -12,8 +12,8 @@ class AccessScope(StrEnum):
 
     ``windows:read`` also covers reading sessions; ``sessions:write`` covers opening, continuing and deleting them.
     ``tools:call`` covers everything that upstream servers offer. ``admin`` includes every other scope but
-    ``others:read`` and also covers the gateway as a whole: its metrics and its upkeep; and the records of every session
-    and window of the tenant. ``others:read`` covers what they contain.
+    ``others:read`` and also covers the records of every session and window of the tenant; in the gateway's own tenant
+    also the gateway as a whole (``cwm/domain/operators.py``). ``others:read`` covers what sessions and windows contain.
     """
 
     WINDOWS_READ = "windows:read"

@@ -78,6 +78,11 @@ async def test_an_engine_serves_the_live_sessions_that_were_placed_on_it(registr
     assert {(session.tenant, session.id) for session in served} == {("acme", "s1"), ("other", "s2")}
     assert len(await registry.served_sessions_of_every_tenant("one", 1)) == 1
     assert await registry.session_counts_of_every_tenant() == {"one": 2, "two": 1}
+    assert [session.id for session in await registry.served_sessions("other", "one", 10)] == ["s2"]
+    assert (await registry.session_counts("acme"), await registry.session_counts("other")) == (
+        {"one": 1, "two": 1},
+        {"one": 1},
+    )
 
 
 async def test_a_drain_lasts_until_it_is_undone(registry: Registry) -> None:

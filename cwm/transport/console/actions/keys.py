@@ -33,7 +33,7 @@ WORDS: Final[Mapping[str, str]] = {
     AccessScope.CONTEXT_READ: "read shared context",
     AccessScope.CONTEXT_WRITE: "change shared context",
     AccessScope.TOOLS_CALL: "use the tools of upstream servers",
-    AccessScope.ADMIN: "all of these, and run the gateway: engines, upstreams, keys, audit log",
+    AccessScope.ADMIN: "all of these, and administer the tenant: keys, audit log, its engines; in the gateway's own tenant all engines, and upstreams",
     AccessScope.OTHERS_READ: "read what others of the tenant keep to themselves",
 }
 

@@ -21,8 +21,8 @@ async def cache_stats(caller: Caller = CALLER) -> schemas.CacheStats:
     All figures are of your tenant. kv_store counts the distinct blocks of your windows and the bytes of one copy
     of each. Rates, cached_tokens and results count what passed through this gateway since it started; rates are
     shares from 0 to 1. results tells how many tokens of tool results result budgets saved. vllm has connected:
-    false if the engine does not answer. With the scope admin, engine has the engine's totals of all tenants
-    since its start, and kv_store.tiers what each tier holds.
+    false if the engine does not answer. For admin of the gateway's own tenant, engine has the engine's totals of all
+    tenants since its start, and kv_store.tiers what each tier holds.
 
     Errors: CWM-4002 the registry cannot be read (retryable).
     """
@@ -61,7 +61,7 @@ async def get_metrics_data(
     the result's text is the Prometheus text format itself; with json it is the list of series with name,
     type, value and labels.
 
-    Errors: CWM-1003 unknown format.
+    Errors: CWM-1003 unknown format; CWM-9002 your tenant is not the gateway's own.
     """
     await caller.metrics.look()
     if format == "prometheus":

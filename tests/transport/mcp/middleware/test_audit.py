@@ -139,7 +139,13 @@ async def test_asking_for_a_result_of_another_is_recorded_and_told_like_an_unkno
         foreign = (await agent.call("result_read", {"handle": result.handle})).error
         unknown = (await agent.call("result_read", {"handle": "r_" + "0" * 22})).error
     assert foreign == unknown
-    (event,) = await audited.events()
+    event, of_unknown = sorted(await audited.events(), key=lambda each: each.event)
+    assert (of_unknown.subject, of_unknown.event, of_unknown.outcome) == (
+        "bob",
+        "security.not_found",
+        "CWM-2005",
+    )
+    assert of_unknown.details == {"where": "result_read"}
     assert (event.subject, event.event, event.outcome) == ("bob", "security.isolation_violation", "denied")
     told = {"what": "result", "handle": result.handle, "owner": "ann", "tool": "docs_read"}
     assert event.details == told

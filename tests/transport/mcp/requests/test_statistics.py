@@ -104,15 +104,21 @@ async def test_a_tenants_own_turns_move_its_hit_rate(tenants: TwoTenants) -> Non
         assert (vllm["cached_tokens"], vllm["hit_rate"]) == (cached, round(cached / prompt, 4))
 
 
-async def test_figures_of_the_whole_engine_and_process_are_for_admins(tenants: TwoTenants) -> None:
-    async with agent(tenants, B, AGENT) as b, agent(tenants, B, "admin") as admin:
+async def test_figures_of_the_whole_engine_and_process_are_for_admins_of_the_gateways_own_tenant(
+    tenants: TwoTenants,
+) -> None:
+    async with agent(tenants, "default", "admin") as operator:
         for tool, hidden in (("cache_stats", "engine"), ("context_stats", "memory")):
-            of_b = (await b.call_tool_mcp(tool, {})).structured_content
-            of_admin = (await admin.call_tool_mcp(tool, {})).structured_content
-            assert of_b is not None
-            assert of_admin is not None
-            assert hidden not in of_b
-            assert of_admin[hidden]
-        stats = (await b.call_tool_mcp("cache_stats", {})).structured_content
-        assert stats is not None
-        assert "tiers" not in stats["kv_store"]
+            of_all = (await operator.call_tool_mcp(tool, {})).structured_content
+            assert of_all is not None
+            assert of_all[hidden]
+            for who, scopes in ((B, AGENT), (B, "admin"), ("default", AGENT)):
+                async with agent(tenants, who, scopes) as other:
+                    stats = (await other.call_tool_mcp(tool, {})).structured_content
+                assert stats is not None
+                assert hidden not in stats
+                assert "tiers" not in stats.get("kv_store", {})
+    async with agent(tenants, B, "admin") as admin:
+        assert not {"get_metrics_data", "engine_upgrade"} & {tool.name for tool in await admin.list_tools()}
+        refused = await admin.call_tool_mcp("get_metrics_data", {})
+        assert "CWM-9002" in str(refused.content)
