@@ -78,11 +78,11 @@ class EngineRecords:
 
     @reading
     def session_counts_of_every_tenant(self, connection: Connection) -> dict[str, int]:
-        return _counts(connection, sessions.c.engine.is_not(None))
+        return _counts(connection, None)
 
     @reading
     def session_counts(self, connection: Connection, tenant: str) -> dict[str, int]:
-        return _counts(connection, sessions.c.engine.is_not(None), sessions.c.tenant == tenant)
+        return _counts(connection, tenant)
 
     @writing
     def drain_engine(self, connection: Connection, engine: str, at: datetime) -> None:
@@ -127,10 +127,12 @@ def _served(connection: Connection, limit: int, *which: ColumnElement[bool]) -> 
     return [session_of(row) for row in connection.execute(query)]
 
 
-def _counts(connection: Connection, *which: ColumnElement[bool]) -> dict[str, int]:
+def _counts(connection: Connection, tenant: str | None) -> dict[str, int]:
+    """Of every tenant if none is named."""
+    which = () if tenant is None else (sessions.c.tenant == tenant,)
     query = (
         select(sessions.c.engine, func.count())
-        .where(sessions.c.state.in_(LIVE_STATES), *which)
+        .where(sessions.c.state.in_(LIVE_STATES), sessions.c.engine.is_not(None), *which)
         .group_by(sessions.c.engine)
     )
     return {row.engine: row[1] for row in connection.execute(query)}
