@@ -14,17 +14,12 @@ from typing import Any, Final, TypeVar
 
 from cwm.background import BackgroundTasks
 from cwm.domain.errors import CwmError
+from cwm.threads import AT_ONCE_BYTES, aside
 
-_IN_THREAD_BYTES: Final = 64 * 1024
 _CHAR_BYTES: Final = 4
 _NODE_BYTES: Final = 64
 
 T = TypeVar("T")
-
-
-async def aside(size: int, work: Callable[[], T]) -> T:
-    """Run ``work`` on ``size`` bytes: in a thread above 64 KiB, else at once."""
-    return work() if size <= _IN_THREAD_BYTES else await asyncio.to_thread(work)
 
 
 async def aside_of(value: Any, work: Callable[[], T]) -> T:
@@ -35,7 +30,7 @@ async def aside_of(value: Any, work: Callable[[], T]) -> T:
 def _size(value: Any) -> int:
     """Counts on until it is certain that the value is large."""
     size, unread = 0, [value]
-    while unread and size <= _IN_THREAD_BYTES:
+    while unread and size <= AT_ONCE_BYTES:
         each = unread.pop()
         if isinstance(each, str):
             size += _CHAR_BYTES * len(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from cwm.wiring.parts import Parts
 
 # Shorter than the restart of any vLLM, so that a changed engine is always detected.
 _WATCH_SECONDS: Final = 1.0
+_SWITCH_SECONDS: Final = 0.001
 _HEALTH_SECONDS: Final = 5.0
 _LOOK_UP_SECONDS: Final = 3.0
 _CANCEL_AGAIN_SECONDS: Final = 1.0
@@ -53,6 +55,8 @@ class Drain:
 async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterator[None]:
     """Open the parts and run the background tasks, for every face; on exit let running work finish."""
     hide_secrets(settings)
+    # A thread that reads JSON lets the event loop go on after a millisecond, not after five.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     async with parts.close():
         await require_schema(settings, parts)
         await parts.base.replicas.beat()

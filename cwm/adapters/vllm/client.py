@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -39,6 +38,7 @@ from cwm.ports.engine import (
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine as EngineSettings
 from cwm.settings.engines import EngineEntry
+from cwm.threads import in_thread
 
 # vLLM closes an idle connection after five seconds; closing it earlier avoids writing to a dead one.
 _KEEPALIVE_SECONDS: Final = 4.0
@@ -238,10 +238,10 @@ class VllmEngine:
     ) -> LookAnswer:
         numbers = numbered(places, probes)
         # A look at a long context is megabytes of ids.
-        body = await asyncio.to_thread(wire.look_body, generation, places, probes)
+        body = await in_thread(wire.look_body, generation, places, probes)
         with self._spans.generation(generation, stream=False) as span:
             content = await self._read("POST", _COMPLETIONS, body, model=generation.model, span=span)
-            return await asyncio.to_thread(
+            return await in_thread(
                 wire.understand, lambda answer: wire.look(answer, numbers), content, _COMPLETIONS
             )
 

@@ -20,9 +20,9 @@ from cwm.ports.clock import Clock
 from cwm.ports.content_store import Content, ContentStore
 from cwm.ports.context_index import Bytes
 from cwm.ports.meter import Meter
-from cwm.services.aside import aside
 from cwm.services.contents.cache import NEVER, ContentCache, Key
 from cwm.services.contents.form import digest_of, is_compressed, plain_form, plain_size, stored_form
+from cwm.threads import aside
 
 DEFAULT_PRIORITY: Final = 5
 # For contents that were damaged and stored again meanwhile.

@@ -19,8 +19,8 @@ from cwm.domain.shared_context import ANSWERS, ContextScope, Entry, Write, requi
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
-from cwm.services.aside import aside
 from cwm.services.contents.form import plain_form, plain_size
+from cwm.threads import aside
 
 _FORMAT: Final = 1
 _AUTHOR: Final = "import"

@@ -34,10 +34,11 @@ from cwm.ports.clock import Clock
 from cwm.ports.context_index import Bytes, ContextIndex, Written
 from cwm.ports.meter import Meter
 from cwm.ports.tracing import UNTRACED, Tracer
-from cwm.services.aside import aside, to_its_end
+from cwm.services.aside import to_its_end
 from cwm.services.contents.contents import SharedContents
 from cwm.services.context.requests import ContextLimits, ContextStats, Found, KeyPage, Restored, Setting
 from cwm.services.context.views import ContextViews
+from cwm.threads import aside
 
 MAX_PAGE: Final = 1000
 

@@ -21,6 +21,7 @@ from cwm.ports.meter import Meter
 from cwm.ports.speeds import SpeedRecords
 from cwm.services.kv.origins import ENGINE_TIER
 from cwm.services.kv.prefix import Prefix
+from cwm.threads import in_thread
 
 _LOWER_TIERS: Final = (Tier.REDIS, Tier.DISK)  # used if LMCache does not report its tiers
 _TRIAL_SALT: Final = "cwm1-pace"
@@ -91,7 +92,7 @@ class Planner:
                 speeds = await self.records.speeds(name)
             except CwmError:
                 return Pace(Speeds())
-            self._paces[name] = await asyncio.to_thread(fit, speeds)
+            self._paces[name] = await in_thread(fit, speeds)
         return self._paces[name]
 
     async def _resident(self, prefix: Prefix) -> list[Run]:
@@ -122,7 +123,7 @@ class Planner:
         except CwmError:
             pace = self._paces.get(name, Pace(Speeds()))
             speeds = pace.speeds.plus([observation])
-        pace = self._paces[name] = await asyncio.to_thread(fit, speeds)
+        pace = self._paces[name] = await in_thread(fit, speeds)
         return pace
 
     def _worth_trying(self, prefix: Prefix, pace: Pace, observation: Observation) -> int | None:

@@ -30,9 +30,9 @@ from cwm.domain.weight import MOST_AT_ONCE, compact_ascii, weight_of
 from cwm.ports.clock import Clock
 from cwm.ports.conversations import ConversationRecords
 from cwm.services.access.storage import Storage
-from cwm.services.aside import aside
 from cwm.services.audit.journal import Journal
 from cwm.services.replicas import Replicas
+from cwm.threads import aside
 
 _LONGEST_ID: Final = 128
 

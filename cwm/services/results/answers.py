@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import json
@@ -16,6 +15,7 @@ from cwm.domain.results import ABOUT_TYPE, Part, PartKind
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.results.preview.pieces import data_tokens
 from cwm.services.results.preview.twins import Twins, twins_of
+from cwm.threads import in_thread
 
 JSON_TYPE: Final = "application/json"
 
@@ -58,7 +58,7 @@ class Counted:
 async def count(answer: ToolAnswer, counter: TokenCounter) -> Counted:
     """Count the tokens that the answer takes in a model's context."""
     if is_long([answer.content, answer.structured]):
-        return await asyncio.to_thread(_counted, answer, counter)
+        return await in_thread(_counted, answer, counter)
     return _counted(answer, counter)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -25,6 +24,7 @@ from cwm.services.results.preview.result import preview_result
 from cwm.services.results.results import Results
 from cwm.services.results.savings import Savings
 from cwm.services.results.token_drift import TokenDrift
+from cwm.threads import in_thread
 
 _log = logging.getLogger("cwm.delivery")
 
@@ -140,7 +140,7 @@ class Delivery:
             answer, schema = ToolAnswer(answer.content, is_error=True), None
             policy = replace(policy, preview=PreviewKind.AUTO, fields=())
         try:
-            preview = await asyncio.to_thread(
+            preview = await in_thread(
                 preview_result, answer.content, answer.structured, policy, self.counter, schema
             )
         except Exception:
@@ -161,7 +161,7 @@ class Delivery:
         await self.ledger.add(agent, size.tokens)
 
     async def _store(self, call: Call, answer: ToolAnswer, policy: ToolPolicy) -> Kept:
-        parts = await asyncio.to_thread(parts_of, answer)
+        parts = await in_thread(parts_of, answer)
         stored = await self.results.keep(call.agent.principal, call.tool, call.digest(), parts, policy)
         return Kept(
             stored, self.results.cursor_at(call.agent.principal, stored, Position(stored.handle, 0, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,6 +26,7 @@ from cwm.domain.results import Part, PartKind, StoredResult
 from cwm.ports.query_engine import Matches, QueryEngine
 from cwm.services.results.query_slots import QuerySlots
 from cwm.services.results.results import Results, parsed
+from cwm.threads import in_thread
 
 MAX_MATCHES: Final = 1_000
 _MAX_JSON_BYTES: Final = 32 * 2**20
@@ -141,7 +141,7 @@ class QueryResult:
             value, text = await parsed(result), result.decode()
         else:
             value = value_at(await parsed(document), str(query.argument))
-            text = await asyncio.to_thread(compact_json, value)
+            text = await in_thread(compact_json, value)
         return QueryFindings(text, len(value) if isinstance(value, list | dict) else int(value is not None))
 
     async def _count(self, part: Part, unit: Counted) -> int:
@@ -153,14 +153,14 @@ class QueryResult:
             case Counted.CHARACTERS:
                 return len(_text(part).decode())
             case Counted.TOKENS:
-                return await asyncio.to_thread(self.results.tokens.count, _text(part).decode())
+                return await in_thread(self.results.tokens.count, _text(part).decode())
             case Counted.ITEMS:
                 value = await parsed(_json(part))
                 return len(value) if isinstance(value, list | dict) else 1
 
 
 async def _shown(part: Part, matches: Matches, context: int) -> QueryFindings:
-    text = await asyncio.to_thread(matches_by_line, part.body, matches.spans, context)
+    text = await in_thread(matches_by_line, part.body, matches.spans, context)
     return QueryFindings(text, len(matches.spans), matches.complete)
 
 

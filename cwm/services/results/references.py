@@ -5,7 +5,6 @@ They pass a value from one tool to another without sending it through a model.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.services.audit.journal import Journal
 from cwm.services.results.results import Results
+from cwm.threads import in_thread
 
 KEY: Final = "$cwm"
 
@@ -142,7 +142,7 @@ class _Filling:
             value = await self.results.resolve(
                 self.principal, reference.handle, reference.pointer, reference.part
             )
-            self._values[reference] = value, await asyncio.to_thread(_size, value)
+            self._values[reference] = value, await in_thread(_size, value)
         value, size = self._values[reference]
         self.size += size
         if self.size > self.bounds.most_bytes:

@@ -39,6 +39,7 @@ from cwm.ports.results import ResultRecords
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.audit.journal import Journal
 from cwm.services.contents.contents import SharedContents
+from cwm.threads import in_thread
 
 _SWEEP_SECONDS: Final = 30.0
 _AT_ONCE: Final = 100
@@ -289,7 +290,7 @@ class Results:
             return tuple(self._description(part, page_tokens) for part in parts)
 
         quick = sum(len(part.body) for part in parts) <= _QUICKLY_READ_BYTES
-        return described() if quick else await asyncio.to_thread(described)
+        return described() if quick else await in_thread(described)
 
     def _description(self, part: Part, page_tokens: int) -> StoredPart:
         """Describe a part. A text that is not UTF-8 becomes binary, as its pages could not be shown otherwise."""
@@ -349,7 +350,7 @@ async def parsed(body: bytes) -> Any:
     try:
         if len(body) <= _QUICKLY_READ_BYTES:
             return json.loads(body)
-        return await asyncio.to_thread(json.loads, body)
+        return await in_thread(json.loads, body)
     except (ValueError, RecursionError):
         raise InvalidParameterError("This part cannot be read as JSON.", field="part") from None
 

@@ -39,7 +39,7 @@ from cwm.ports.registry import Registry
 from cwm.ports.turn_wire import TurnRequest
 from cwm.services.access.limits import Limits
 from cwm.services.access.sight import session_of
-from cwm.services.aside import aside, aside_of
+from cwm.services.aside import aside_of
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
@@ -49,6 +49,7 @@ from cwm.services.turns.continuation import Continuation, Continued
 from cwm.services.turns.conversations import Captured, Conversations, chains_of
 from cwm.services.turns.placement import Said
 from cwm.services.turns.turns import RunningTurn
+from cwm.threads import aside
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from cwm.domain.facts import Fact, facts_in, left_out
 from cwm.domain.principal import Principal
 from cwm.domain.turn import Turn, TurnSource
 from cwm.services.turns.history import MAX_TURNS, History
+from cwm.threads import in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Compactions:
             return left_out(facts, request), len(facts)
 
         # A token can be one character of a text or a thousand.
-        lost_facts, count = await asyncio.to_thread(compare)
+        lost_facts, count = await in_thread(compare)
         tags = await self.history.registry.tags(turn.tenant, turn.session_id)
         tag = next((each.name for each in tags if each.turn_id == before.turn.id), None)
         return LeftOut(turn, before.turn, tag, lost_facts, count)

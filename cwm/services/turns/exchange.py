@@ -18,7 +18,7 @@ from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InternalError
 from cwm.ports.engine import Engine, ForwardedResponse, SessionName
 from cwm.ports.turn_wire import PromptUsage, Resume, TurnAnswer
-from cwm.services.aside import aside
+from cwm.threads import aside
 
 _ROOM_BYTES: Final = 256 * 1024
 _STALLED_SECONDS: Final = 300.0

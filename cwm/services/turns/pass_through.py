@@ -27,7 +27,7 @@ from cwm.ports.engine import Engine
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.turn_wire import PromptUsage, TurnAnswer, TurnRequest, TurnWire
 from cwm.services.access.limits import Limits
-from cwm.services.aside import aside, held_until
+from cwm.services.aside import held_until
 from cwm.services.audit.journal import Journal
 from cwm.services.kv.reuse import Reuse
 from cwm.services.responses.responses import Responses
@@ -36,6 +36,7 @@ from cwm.services.turns.continuation import Continued
 from cwm.services.turns.conversations import Captured
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
 from cwm.services.turns.turns import Answered, RunningTurn, Turns
+from cwm.threads import aside
 
 _REQUEST_ID: Final = "x-request-id"
 _CLIENT_ID_CHARS: Final = 64

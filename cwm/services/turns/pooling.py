@@ -13,9 +13,9 @@ from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterError
 from cwm.domain.pooling import pooling_fields, salted, too_large, used_tokens
 from cwm.domain.principal import Principal
-from cwm.services.aside import aside
 from cwm.services.turns.admission import ClientRequest
 from cwm.services.turns.pass_through import PassThrough
+from cwm.threads import aside
 
 # Every kind of answer names its model before what was computed.
 _HEAD_BYTES: Final = 64 * 1024

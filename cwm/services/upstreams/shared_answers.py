@@ -20,10 +20,10 @@ from cwm.domain.shared_context import ANSWERS, ContextScope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
 from cwm.domain.upstream import Offer, answers_alike, exposed_name, only_reads
 from cwm.ports.upstream import UpstreamError
-from cwm.services.aside import aside
 from cwm.services.context.requests import Setting
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
+from cwm.threads import aside, in_thread
 
 UpstreamAnswer: TypeAlias = dict[str, Any]
 Ask: TypeAlias = Callable[[], Awaitable[UpstreamAnswer]]
@@ -154,7 +154,7 @@ class SharedAnswers:
             try:
                 # As text: shared context would reorder the names of an object.
                 long = is_long(answer)
-                text = await asyncio.to_thread(compact_json, answer) if long else compact_json(answer)
+                text = await in_thread(compact_json, answer) if long else compact_json(answer)
                 setting = Setting(key, text, ttl_seconds=policy.ttl_seconds)
                 await self._context.set(caller.agent.principal, scope, setting)
             except (CwmError, RecursionError):

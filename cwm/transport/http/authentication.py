@@ -17,6 +17,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.access.refusals import Refusals
 from cwm.services.access.standing import Credential
+from cwm.threads import CALLER
 from cwm.transport.http.challenge import MCP_PATH, METADATA_PATH, ProtectedResource
 from cwm.transport.http.envelope import headers_of, send_whole
 from cwm.transport.http.errors import error_headers, face_body, status_of
@@ -88,6 +89,7 @@ class Authentication:
         # Changes the scope in place: outer middleware reads the route from it.
         scope[PRINCIPAL] = principal
         scope[CREDENTIAL] = Credential.of(headers, principal)
+        CALLER.set(f"{principal.tenant}\0{principal.subject}")
         with bound_contextvars(tenant=principal.tenant):
             await self.app(scope, receive, send)
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError
 from cwm.domain.json_bounds import MOST_VALUES, require_bounded
-from cwm.services.aside import aside
+from cwm.threads import aside
 from cwm.transport.http.errors import error_body, error_headers, status_of
 from cwm.transport.http.request_keys import MOST_BODY_VALUES
 

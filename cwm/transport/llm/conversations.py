@@ -15,8 +15,8 @@ from cwm.domain.principal import Principal
 from cwm.domain.response import REFERENCE, Item, StoredConversation
 from cwm.domain.showable import require_showable
 from cwm.ports.identity import Identity
-from cwm.services.aside import aside
 from cwm.services.responses.conversations import StoredConversations
+from cwm.threads import aside
 from cwm.transport.http.envelope import body_of, headers_of
 from cwm.transport.http.request_keys import PRINCIPAL
 from cwm.transport.llm.responses import item_query, listed, listed_item, query_of, send_json

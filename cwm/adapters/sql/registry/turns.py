@@ -37,7 +37,6 @@ from cwm.adapters.sql.tables.columns import Text, UtcDateTime
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.transactions import glancing, reading, writing_at_once
-from cwm.adapters.sql.turns.aside import aside
 from cwm.adapters.sql.turns.packed import Packed, compress, pack_json
 from cwm.adapters.sql.turns.paths import tokens_of
 from cwm.adapters.sql.turns.sealed import opened_turn, sealed_turn
@@ -49,6 +48,7 @@ from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import TAG, Turn, TurnParts, TurnQuery, TurnState
 from cwm.domain.weight import MOST_AT_ONCE
+from cwm.threads import aside
 
 # Statements of every turn, built once: SQLAlchemy takes longer to build and look one up than SQLite to run it.
 _THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))

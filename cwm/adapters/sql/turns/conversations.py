@@ -13,7 +13,6 @@ from cwm.adapters.sql.rows import at_a_time
 from cwm.adapters.sql.tables.responses import conversation_items, conversations
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.transactions import glancing, reading, writing
-from cwm.adapters.sql.turns.aside import aside
 from cwm.adapters.sql.turns.packed import Packed, pack_json, unpack_json, weight_in
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.domain.errors import StoredTooLargeError
@@ -21,6 +20,7 @@ from cwm.domain.json_text import is_long
 from cwm.domain.response import Item, ItemPage, ItemQuery, ItemSum, StoredConversation
 from cwm.domain.session import SessionsSince, SessionState
 from cwm.domain.weight import MOST_AT_ONCE, Room
+from cwm.threads import aside
 
 SEALED: Final = "conversation item"
 """Begins what binds a sealed item to its row."""

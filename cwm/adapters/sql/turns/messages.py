@@ -14,7 +14,6 @@ from cwm.adapters.sql.rows import at_a_time
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.transactions import reading
-from cwm.adapters.sql.turns.aside import aside
 from cwm.adapters.sql.turns.findings import SaidIn, matches_in, parts_of, said_in_turns
 from cwm.adapters.sql.turns.packed import unpack_json
 from cwm.adapters.sql.turns.paths import StoredTokens, digests_of, stored_tokens
@@ -28,6 +27,7 @@ from cwm.domain.session import SessionState
 from cwm.domain.turn import Message, Turn, TurnState
 from cwm.domain.weight import MOST_AT_ONCE, Room, too_large
 from cwm.domain.word_search import Finding, Words
+from cwm.threads import aside
 
 # Built once, because building it takes longer than running it.
 _STANDING: Final = select(sessions.c.current_turn, sessions.c.state).where(

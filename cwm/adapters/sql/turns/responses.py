@@ -14,13 +14,13 @@ from cwm.adapters.sql.tables.responses import response_items, responses
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.transactions import glancing, reading, writing
-from cwm.adapters.sql.turns.aside import aside
 from cwm.adapters.sql.turns.packed import Packed, pack_json, unpack_json, weight_in
 from cwm.adapters.sql.turns.transcripts import locked
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.domain.json_text import is_long
 from cwm.domain.response import Item, LineEntry, StoredResponse
 from cwm.domain.weight import MOST_AT_ONCE, Room
+from cwm.threads import aside
 
 SEALED: Final = "response"
 SEALED_ITEMS: Final = "response items"
