@@ -25,6 +25,7 @@ from cwm.services.audit.journal import Journal
 from cwm.transport.http.request_keys import AGENT_SESSION, CREDENTIAL, PRINCIPAL
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.listening.subscriptions import Subscriptions
+from cwm.transport.mcp.requests.insertions import INSERTIONS, Insertions
 from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
 
 _SESSION_HEADER: Final = "mcp-session-id"
@@ -61,8 +62,9 @@ class SessionLayer:
         except CwmError as error:
             await _refuse_coded(scope, send, INVALID_REQUEST, error)
             return
-        answer = Refused()
-        scope, send = {**scope, PRINCIPAL: principal, REFUSED: answer}, answer.on(send)
+        answer, insertions = Refused(), Insertions()
+        scope = {**scope, PRINCIPAL: principal, REFUSED: answer, INSERTIONS: insertions}
+        send = insertions.on(answer.on(send))
         version = headers.get(_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self.app(_without_session(scope), receive, send)
@@ -202,7 +204,7 @@ def _takes_events(accept: str) -> bool:
 
 async def _refuse_coded(scope: Scope, send: Send, code: int, error: CwmError) -> None:
     headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, LimitError) else None
-    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.message, error.as_dict(), headers)
+    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.published, error.as_dict(), headers)
 
 
 async def _refuse(
