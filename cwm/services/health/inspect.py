@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from cwm.domain.access import AccessScope
+from cwm.domain.addresses import without_addresses
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.principal import Principal
@@ -141,12 +142,13 @@ class Inspect:
             components = [_without_reason(each) for each in results]
         else:
             components = [self._dated(each, upstreams.get(each.name)) for each in results]
-        return Health(
+        health = Health(
             status=_overall(components),
             uptime_seconds=round(self.clock.monotonic() - self.started, 3),
             version=self.version,
             components=tuple(components),
         )
+        return health if principal is None else shown_to(principal, health)
 
     def is_partial(self, principal: Principal | None) -> bool:
         """Whether a caller sees a part of the installation only."""
@@ -289,6 +291,14 @@ class Inspect:
         each = (self.kv_tier.beside(name).facts() for name in names)
         answers = await asyncio.gather(*each, return_exceptions=True)
         return [name for name, answer in zip(names, answers, strict=True) if isinstance(answer, CwmError)]
+
+
+def shown_to(principal: Principal, health: Health) -> Health:
+    """Without addresses and paths, unless the caller is an administrator."""
+    if AccessScope.ADMIN in principal.scopes:
+        return health
+    components = [replace(each, message=without_addresses(each.message)) for each in health.components]
+    return replace(health, components=tuple(components))
 
 
 async def _shared_store(check: Callable[[], Awaitable[None]]) -> tuple[Status, str]:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from cwm.ports.meter import Metrics
-from cwm.services.health.inspect import Component, Health, Inspect, Status
+from cwm.services.health.inspect import Component, Health, Inspect, Status, shown_to
 from cwm.transport.http.request_keys import PRINCIPAL, STRANGER
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -35,6 +35,8 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
         principal = request.scope.get(PRINCIPAL)
         if inspect.is_partial(principal):
             health = await inspect.health(principal=principal)
+        elif principal is not None:
+            health = shown_to(principal, health)
         body: dict[str, Any] = {
             "status": health.status,
             "components": [_document(c) for c in health.components],

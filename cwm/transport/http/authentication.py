@@ -139,6 +139,6 @@ def _body(path: str, refusal: CwmError) -> bytes:
         return error_body(refusal, path)
     body: dict[str, Any] = refusal.as_dict()
     if path == MCP_PATH:
-        error = {"code": INVALID_REQUEST, "message": refusal.message, "data": body}
+        error = {"code": INVALID_REQUEST, "message": refusal.published, "data": body}
         body = {"jsonrpc": "2.0", "id": None, "error": error}
     return json.dumps(body).encode()
