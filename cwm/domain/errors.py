@@ -10,6 +10,7 @@ import math
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
+from cwm.domain.addresses import without_addresses, without_addresses_in
 from cwm.domain.injection import Injection, injection_of
 
 
@@ -27,6 +28,11 @@ class ErrorKind(StrEnum):
     LIMITED = "limited"
     TOO_LARGE = "too_large"
     INTERNAL = "internal"
+
+
+_OF_THE_INSTALLATION = frozenset(
+    {ErrorKind.STORAGE, ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.INTERNAL}
+)
 
 
 class CwmError(Exception):
@@ -62,13 +68,26 @@ class CwmError(Exception):
         )
         self.context |= {"session_id": session_id, "recorded": True, "token_count": self.recorded}
 
+    @property
+    def published(self) -> str:
+        """The message without the addresses and paths of this installation, which the log has and callers do not need."""
+        return without_addresses(self.message) if self.kind in _OF_THE_INSTALLATION else self.message
+
+    @property
+    def published_context(self) -> dict[str, Any]:
+        """The same of the context, whose values are JSON types."""
+        if self.kind not in _OF_THE_INSTALLATION:
+            return self.context
+        context: dict[str, Any] = without_addresses_in(self.context)
+        return context
+
     def as_dict(self) -> dict[str, Any]:
-        """The published error object. The values of ``context`` are JSON types."""
+        """The published error object."""
         return {
             "code": self.code,
-            "message": self.message,
+            "message": self.published,
             "retryable": self.retryable,
-            "context": self.context,
+            "context": self.published_context,
         }
 
 

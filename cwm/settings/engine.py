@@ -44,7 +44,7 @@ class Engine(Group):
         32 * 1024 * 1024,
         ge=1024 * 1024,
         le=1024 * 1024 * 1024,
-        description="Largest answer in one piece to a recorded turn, or of a model that does not generate, in bytes. Other answers are passed on as they arrive.",
+        description="Largest answer in one piece to a recorded turn, or of a model that does not generate, and largest event of a streamed answer, in bytes. Other answers are passed on as they arrive.",
     )
     store_timeout_seconds: Seconds = Field(
         60.0, gt=0, description="Timeout for storing a window's chunks and proving that they are stored."

@@ -139,9 +139,14 @@ def test_vllm_in_a_container_gets_the_same_parsers(services: dict[str, Any], loc
         assert services[name]["environment"].keys() >= named.serving_variables.keys()
 
 
-def test_vllm_can_read_a_model_folder_of_any_user(services: dict[str, Any]) -> None:
-    """Its root has no other capability, and safetensors writes files that only their owner may read."""
-    assert all(services[name]["cap_add"] == ["DAC_READ_SEARCH"] for name in ("vllm-cpu", "vllm-gpu"))
+def test_an_engine_is_no_root_and_vllm_whoever_can_read_the_model(services: dict[str, Any]) -> None:
+    """Safetensors writes files that only their owner may read."""
+    for name in ("vllm-cpu", "vllm-gpu"):
+        assert services[name]["user"] == "${CWM_ENGINE_USER:-10001:10001}"
+        assert "cap_add" not in services[name]
+    stages = (ROOT / "deploy/engine/Dockerfile").read_text().split("\nFROM ")[1:]
+    assert len(stages) == 2
+    assert all("\nUSER 10001:10001\n" in stage for stage in stages)
 
 
 @pytest.mark.parametrize("engine", ["cpu", "cpu-2"])

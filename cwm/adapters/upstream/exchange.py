@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 
@@ -23,6 +24,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 # A token is requested again 30 s before it expires; one without ``expires_in`` is used for 60 s.
 _MARGIN_SECONDS: Final = 30.0
 _DEFAULT_SECONDS: Final = 60.0
+_MOST_SECONDS: Final = 86_400.0
 _MOST_BYTES: Final = 2**20
 _MOST_TOKENS: Final = 10_000
 
@@ -99,9 +101,16 @@ class TokenExchanger:
         if not isinstance(token, str):
             message = f"its token endpoint refused the exchange (HTTP {answer.status_code})"
             raise UpstreamAwayError(message) if answer.is_server_error else UpstreamDeniedError(message)
-        lifetime = document.get("expires_in")
-        seconds = lifetime - _MARGIN_SECONDS if isinstance(lifetime, int | float) else _DEFAULT_SECONDS
+        seconds = _lifetime(document.get("expires_in"))
         return _Token(f"Bearer {token}", time.monotonic() + seconds)
+
+
+def _lifetime(seconds: Any) -> float:
+    """How long a token is used, whatever its endpoint says of that: at most a day."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds < math.inf:
+        return _DEFAULT_SECONDS
+    return min(float(seconds), _MOST_SECONDS) - _MARGIN_SECONDS
 
 
 def _key(at: TokenExchange, subject_token: str) -> str:

@@ -32,6 +32,7 @@ from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.telemetry.redaction import MASK, SHORTEST
 from cwm.adapters.upstream.destinations import LinkLocalGuard
 from cwm.background import BackgroundTasks
+from cwm.domain.addresses import without_inner_addresses
 from cwm.domain.upstream import Bounds
 from cwm.ports.tracing import UNTRACED, Carrier
 from cwm.ports.upstream import (
@@ -385,7 +386,7 @@ def _words(request: httpx2.Request, content: bytes) -> str:
         if name not in _PUBLIC_HEADERS:
             for secret in (value, value.rpartition(" ")[2]):
                 text = text.replace(secret, MASK) if len(secret) >= SHORTEST else text
-    return text[:_LONGEST_WORDS]
+    return without_inner_addresses(text[:_LONGEST_WORDS])
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cwm.domain.addresses import without_inner_addresses
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
 from cwm.domain.figures import count, token_count
 from cwm.domain.look import CANDIDATES, Look
@@ -351,4 +352,5 @@ def _error_of(content: bytes) -> tuple[str, str | None]:
 
 
 def _message(error: Any) -> str:
-    return str(error.get("message") if isinstance(error, dict) else error)[:_QUOTED_CHARS]
+    words = str(error.get("message") if isinstance(error, dict) else error)[:_QUOTED_CHARS]
+    return without_inner_addresses(words)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from cwm.domain.addresses import without_addresses
 from cwm.domain.engine_health import EngineHealth
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.operators import Operators
@@ -142,12 +143,20 @@ class Inspect:
             components = [_without_reason(each) for each in results]
         else:
             components = [self._dated(each, upstreams.get(each.name)) for each in results]
-        return Health(
+        health = Health(
             status=_overall(components),
             uptime_seconds=round(self.clock.monotonic() - self.started, 3),
             version=self.version,
             components=tuple(components),
         )
+        return health if principal is None else self.shown_to(principal, health)
+
+    def shown_to(self, principal: Principal, health: Health) -> Health:
+        """Without addresses and paths, unless the caller runs the gateway."""
+        if self.operators.have(principal):
+            return health
+        components = [replace(each, message=without_addresses(each.message)) for each in health.components]
+        return replace(health, components=tuple(components))
 
     def is_partial(self, principal: Principal | None) -> bool:
         """Whether a caller sees a part of the installation only."""

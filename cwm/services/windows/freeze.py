@@ -326,7 +326,7 @@ class Freeze:
             if error.kind in _ENGINE_AWAY:
                 raise
             debt = await self.registry.fail_freeze(
-                window, error.message, self.clock.now(), _pin_of(window, token_ids)
+                window, error.published, self.clock.now(), _pin_of(window, token_ids)
             )
             await self.release.leave(debt)
 

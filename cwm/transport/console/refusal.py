@@ -11,7 +11,7 @@ from structlog.contextvars import get_contextvars
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.transport.console.access import form
 from cwm.transport.console.pages import Page, rendered
-from cwm.transport.http.errors import STATUS, error_headers
+from cwm.transport.http.errors import STATUS, error_headers, log_detail
 
 _NEXT_STEPS: Final = {
     ErrorKind.INVALID: "Go back, or begin anew from the list: a link to a later page of a list is valid for a while only.",
@@ -33,6 +33,7 @@ def refusal(
     error: CwmError, request: Request, status: int | None = None, trace: str | None = None
 ) -> Response:
     """The page of an error. ``status`` overrides the one of its kind; ``trace`` is the address of the request's trace."""
+    log_detail(error)
     status = status or STATUS[error.kind]
     values = {
         "error": error,

@@ -86,7 +86,7 @@ async def _said(asked: Asked, name: str) -> dict[str, object]:
     try:
         shown = await shown_page(asked, TurnSource(window_name=name))
     except CwmError as error:
-        return {"turn": None, "unsaid": error.message}
+        return {"turn": None, "unsaid": error.published}
     return await messages_of(shown)
 
 

@@ -36,6 +36,8 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
         principal = request.scope.get(PRINCIPAL)
         if principal is not None and inspect.is_partial(principal):
             health = await looking.health(principal.tenant, principal)
+        elif principal is not None:
+            health = inspect.shown_to(principal, health)
         body: dict[str, Any] = {
             "status": health.status,
             "components": [_document(c) for c in health.components],

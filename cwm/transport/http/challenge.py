@@ -35,10 +35,10 @@ class ProtectedResource:
         parameters: dict[str, str] = {}
         if error.kind is ErrorKind.UNAUTHENTICATED:
             if not isinstance(error, UnauthenticatedError) or error.why != "no_credentials":
-                parameters.update(error="invalid_token", error_description=error.message)
+                parameters.update(error="invalid_token", error_description=error.published)
             scopes: Iterable[str] = spelled(OF_AN_AGENT)
         elif error.kind is ErrorKind.FORBIDDEN and "required" in error.context:
-            parameters.update(error="insufficient_scope", error_description=error.message)
+            parameters.update(error="insufficient_scope", error_description=error.published)
             scopes = error.context["required"]
         else:
             return None

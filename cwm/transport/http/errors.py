@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+import structlog
 from mcp_types import INVALID_REQUEST
 from structlog.contextvars import get_contextvars
 
@@ -65,7 +66,15 @@ _OVERLOADED: Final = 529
 _NO_ROOM: Final = 507
 # Clients of OpenAI and Anthropic send a request again after a 5xx, unless this says no.
 _NOT_AGAIN: Final = (b"x-should-retry", b"false")
+
+_log = structlog.get_logger("cwm.http")
 _RETRY_AFTER: Final = (b"retry-after", b"1")
+
+
+def log_detail(error: CwmError) -> None:
+    """Log what the published error leaves out."""
+    if error.published != error.message or error.published_context != error.context:
+        _log.warning("error_detail", code=error.code, message=error.message, context=error.context)
 
 
 def error_body(error: CwmError, path: str = "", status: int | None = None) -> bytes:
@@ -74,11 +83,12 @@ def error_body(error: CwmError, path: str = "", status: int | None = None) -> by
     Anthropic: ``{"type": "error", "error": {type, message, code, retryable, context}, "request_id"}``.
     For an exceeded limit, ``retry_after_seconds`` is added beside ``error``.
     """
-    coded = {"code": error.code, "retryable": error.retryable, "context": error.context}
+    log_detail(error)
+    coded = {"code": error.code, "retryable": error.retryable, "context": error.published_context}
     body: dict[str, Any]
     if is_anthropic(path):
         kind = _ANTHROPIC_STATUS_TYPES.get(status or 0) or _ANTHROPIC_TYPES.get(error.kind, "api_error")
-        body = {"type": "error", "error": {"type": kind, "message": error.message, **coded}}
+        body = {"type": "error", "error": {"type": kind, "message": error.published, **coded}}
         if (request_id := get_contextvars().get("request_id")) is not None:
             body["request_id"] = request_id
     else:
@@ -87,7 +97,7 @@ def error_body(error: CwmError, path: str = "", status: int | None = None) -> by
             kind = "invalid_request_error" if error.kind is ErrorKind.NOT_FOUND else kind
             if code := _CODES_BY_CWM.get(error.code) or _CODES_BY_KIND.get(error.kind):
                 coded |= {"code": code, "cwm_code": error.code}
-        body = {"error": {"message": error.message, "type": kind, "param": param, **coded}}
+        body = {"error": {"message": error.published, "type": kind, "param": param, **coded}}
     if isinstance(error, LimitError):
         body["retry_after_seconds"] = error.retry_after_seconds
     return json.dumps(body, separators=(",", ":")).encode()
@@ -99,7 +109,7 @@ def face_body(error: CwmError, path: str, status: int | None = None) -> bytes:
         return error_body(error, path, status)
     body: dict[str, Any] = error.as_dict()
     if path == _MCP_PATH:
-        refusal = {"code": INVALID_REQUEST, "message": error.message, "data": body}
+        refusal = {"code": INVALID_REQUEST, "message": error.published, "data": body}
         body = {"jsonrpc": "2.0", "id": None, "error": refusal}
     return json.dumps(body).encode()
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
+from cwm.domain.access import AccessScope
 from cwm.domain.errors import EngineResponseError
 from cwm.domain.model_aliases import ModelAliases
 from cwm.services.turns.admission import ClientRequest
@@ -39,6 +40,8 @@ class ModelsEndpoint:
             status, head = answer.status, returned(answer.headers)
         if len(lists) > 1:
             content = _of_all([body for _, body in lists])
+        if status == 200 and AccessScope.ADMIN not in scope[PRINCIPAL].scopes:
+            content = _without_places(content)
         model_id = scope.get("path_params", {}).get("model")
         of_anthropic = _VERSION in headers
         if status == 200 and model_id is not None:
@@ -47,6 +50,21 @@ class ModelsEndpoint:
             content = _with_aliases(content, self.pass_through.aliases)
             content = _anthropic_list(content) if of_anthropic else content
         await send_whole(send, status, head, content)
+
+
+def _without_places(model_list: bytes) -> bytes:
+    """The list for a caller who need not know where a model's files are: its ``root`` is its name then."""
+    models = _models_of(model_list)
+    if not any(_is_place(model.get("root")) for model in models.values()):
+        return model_list
+    entries = [
+        {**model, "root": name} if _is_place(model.get("root")) else model for name, model in models.items()
+    ]
+    return json.dumps({**json.loads(model_list), "data": entries}, separators=(",", ":")).encode()
+
+
+def _is_place(root: Any) -> bool:
+    return isinstance(root, str) and (root.startswith(("/", "~", ".")) or "://" in root)
 
 
 def _of_all(model_lists: Sequence[bytes]) -> bytes:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -33,7 +36,7 @@ ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 class TokenEndpoint:
     """Gives ``<subject token>-for-<audience>`` to the client that it knows, and nothing for anything else."""
 
-    lasts: int = 300
+    lasts: Any = 300
     asked: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -77,7 +80,7 @@ class TokenEndpoint:
 
 
 @asynccontextmanager
-async def exchanging(*, lasts: int = 300) -> AsyncIterator[tuple[TokenEndpoint, BadServer]]:
+async def exchanging(*, lasts: Any = 300) -> AsyncIterator[tuple[TokenEndpoint, BadServer]]:
     endpoint = TokenEndpoint(lasts)
     async with serving(endpoint) as endpoint.url, bad_server() as server:
         yield endpoint, server
@@ -159,3 +162,17 @@ async def test_a_token_endpoint_that_sends_too_much_is_not_read_to_its_end() -> 
     async with serving(endpoint) as endpoint.url, closing_exchanger() as exchanger:
         with pytest.raises(UpstreamAwayError, match="TooLargeError"):
             await exchanger.exchange(endpoint.exchange, "Bearer large")
+
+
+@pytest.mark.parametrize("lasts", [10**300, -1, True, "300", None])
+async def test_a_token_is_not_used_for_ever_whatever_its_endpoint_says(
+    lasts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with exchanging(lasts=lasts) as (endpoint, _):
+        exchanger = TokenExchanger()
+        assert await exchanger.exchange(endpoint.exchange, "Bearer ann") == "Bearer ann-for-notes"
+        in_a_day = SimpleNamespace(monotonic=lambda: time.monotonic() + 86_401)
+        monkeypatch.setattr("cwm.adapters.upstream.exchange.time", in_a_day)
+        await exchanger.exchange(endpoint.exchange, "Bearer ann")
+        await exchanger.aclose()
+    assert endpoint.asked == ["ann", "ann"]

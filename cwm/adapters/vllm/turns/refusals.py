@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cwm.domain.addresses import without_inner_addresses
 from cwm.domain.errors import EngineResponseError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
@@ -18,7 +19,7 @@ _TYPES: Final = {
     422: "invalid_request_error",
     429: "rate_limit_error",
 }
-_MOST_BYTES: Final = 4 * 1024 * 1024
+_MOST_BYTES: Final = 256 * 1024
 _TOO_LONG: Final = "maximum context length"
 
 
@@ -40,7 +41,8 @@ class Refused(ABC):
         return b""
 
     def finish(self) -> bytes:
-        return self.told(b"".join(self._pieces))
+        words = b"".join(self._pieces).decode(errors="surrogateescape")
+        return self.told(without_inner_addresses(words).encode(errors="surrogateescape"))
 
     @abstractmethod
     def told(self, content: bytes) -> bytes:

@@ -31,6 +31,7 @@ from cwm.transport.http.envelope import ClientLeftError, body_of
 from cwm.transport.http.request_keys import AGENT_SESSION, CREDENTIAL, HELD, PRINCIPAL
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.listening.subscriptions import Subscriptions
+from cwm.transport.mcp.requests.insertions import INSERTIONS, Insertions
 from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
 
 _SESSION_HEADER: Final = "mcp-session-id"
@@ -71,8 +72,9 @@ class SessionLayer:
         except CwmError as error:
             await _refuse_coded(scope, send, INVALID_REQUEST, error)
             return
-        answer = Refused()
-        scope, send = {**scope, PRINCIPAL: principal, REFUSED: answer}, answer.on(send)
+        answer, insertions = Refused(), Insertions()
+        scope = {**scope, PRINCIPAL: principal, REFUSED: answer, INSERTIONS: insertions}
+        send = insertions.on(answer.on(send))
         with ExitStack() as work:
             try:
                 receive = await self._arrived(principal, scope, receive, work)
@@ -240,7 +242,7 @@ def _takes_events(accept: str) -> bool:
 
 async def _refuse_coded(scope: Scope, send: Send, code: int, error: CwmError) -> None:
     headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, LimitError) else None
-    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.message, error.as_dict(), headers)
+    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.published, error.as_dict(), headers)
 
 
 async def _refuse(

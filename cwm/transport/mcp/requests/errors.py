@@ -40,6 +40,7 @@ from cwm.domain.errors import (
 from cwm.domain.showable import DEEPEST_ARGUMENT, flaw
 from cwm.services.aside import aside_of
 from cwm.services.audit.journal import Journal
+from cwm.transport.http.errors import log_detail
 from cwm.transport.mcp.requests.agent import Agency, CallContext, NextCall, NextRead, ReadContext, request_of
 from cwm.transport.mcp.requests.call import current_call
 from cwm.transport.mcp.requests.retry_after import tell_limit
@@ -70,7 +71,7 @@ class RefusedError(ToolError):
     """Carries a coded error through FastMCP, which logs a traceback for any other exception."""
 
     def __init__(self, error: CwmError) -> None:
-        super().__init__(error.message, log_level=logging.DEBUG)
+        super().__init__(error.published, log_level=logging.DEBUG)
         self.error = error
 
 
@@ -128,6 +129,7 @@ class CodedErrors(Middleware):
 
 
 def error_result(error: CwmError) -> ToolResult:
+    log_detail(error)
     body = error.as_dict()
     return ToolResult(
         content=[TextContent(type="text", text=json.dumps(body))],
@@ -147,7 +149,8 @@ def error_of(result: HandlerResult) -> Mapping[str, Any] | None:
 
 def protocol_error(error: CwmError, code: int = INTERNAL_ERROR) -> MCPError:
     """The error as JSON-RPC error, for methods whose results cannot express a failure."""
-    return MCPError(code, error.message, error.as_dict())
+    log_detail(error)
+    return MCPError(code, error.published, error.as_dict())
 
 
 @contextmanager

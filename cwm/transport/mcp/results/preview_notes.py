@@ -75,6 +75,6 @@ def _how_to_read_on(copy: Kept, tokens: int, *, by_reference: bool) -> str:
 
 def _lost(refusal: CwmError, tokens: int) -> str:
     return (
-        f"WARNING: the whole result ({tokens:,} tokens) could not be stored ({refusal.code}: {refusal.message}) "
+        f"WARNING: the whole result ({tokens:,} tokens) could not be stored ({refusal.code}: {refusal.published}) "
         "What is not shown here is lost; ask the tool for less at a time."
     )

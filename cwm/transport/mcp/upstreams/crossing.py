@@ -18,6 +18,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from cwm.domain.addresses import without_inner_addresses
 from cwm.domain.upstream import Offer
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
@@ -78,7 +79,7 @@ def _forwardable(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def refusal(upstream: str, error: UpstreamRefusedError) -> MCPError:
     """The upstream's own error, with its name."""
-    return MCPError(error.code, f"Upstream {upstream}: {error}", error.data)
+    return MCPError(error.code, f"Upstream {upstream}: {without_inner_addresses(str(error))}", error.data)
 
 
 def input_request(context: Context, upstream: str, answer: Mapping[str, Any]) -> InputRequiredResult:

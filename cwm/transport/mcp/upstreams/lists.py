@@ -22,6 +22,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from cwm.domain.addresses import without_addresses_in
 from cwm.domain.errors import CwmError
 from cwm.domain.upstream import Offer, OfferKind, exposed_uri, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
@@ -30,6 +31,7 @@ from cwm.transport.mcp.contract.render.scalars import moment
 from cwm.transport.mcp.mcp_server import Handler, McpFace
 from cwm.transport.mcp.requests.agent import Agency, Context
 from cwm.transport.mcp.requests.errors import protocol_error, protocol_errors
+from cwm.transport.mcp.requests.insertions import insertions_of
 from cwm.transport.mcp.requests.permissions import OF_UPSTREAMS, require
 from cwm.transport.mcp.upstreams.crossing import (
     HANDLE_ARGUMENT,
@@ -39,6 +41,7 @@ from cwm.transport.mcp.upstreams.crossing import (
     takes_handle,
     valid,
 )
+from cwm.transport.mcp.upstreams.encoded import EncodedOffers, placeholder
 from cwm.transport.mcp.upstreams.relay import Relay, set_log_level
 from cwm.transport.mcp.upstreams.rounds import asks_for_input
 
@@ -68,6 +71,7 @@ class UpstreamLists:
         self._face = face
         self._upstreams = upstreams
         self._agency = agency
+        self._encoded = EncodedOffers()
 
     def install(self) -> None:
         """Replace FastMCP's handlers; the replacements still call them for CWM's own part."""
@@ -91,13 +95,28 @@ class UpstreamLists:
         whole_list = own_list.model_dump(by_alias=True, mode="json", exclude_none=True)
         with protocol_errors():
             offering = await self._upstreams.offering(await self._agency.caller(context), kind)
-        definitions = [self._definition(context, kind, offer) for offer in offering.offers.values()]
+        items = await self._items(context, kind, field, list(offering.offers.values()))
         if offering.absent:
-            whole_list["_meta"] = {**whole_list.get("_meta", {}), ABSENT_META: dict(offering.absent)}
+            whole_list["_meta"] = {
+                **whole_list.get("_meta", {}),
+                ABSENT_META: without_addresses_in(dict(offering.absent)),
+            }
         if offering.changed:
             since = {name: moment(at) for name, at in offering.changed.items()}
             whole_list["_meta"] = {**whole_list.get("_meta", {}), CHANGED_META: since}
-        return {**whole_list, field: [*whole_list[field], *definitions]}
+        return {**whole_list, field: [*whole_list[field], *items]}
+
+    async def _items(
+        self, context: Context, kind: OfferKind, field: str, offers: list[Offer]
+    ) -> list[Mapping[str, Any]]:
+        """The definitions; over HTTP a placeholder for them, since the SDK would check and encode them all for each list."""
+        insertions, version = insertions_of(context), context.protocol_version
+        define = partial(self._definition, context, kind)
+        if insertions is None or not offers:
+            return [define(offer) for offer in offers]
+        item, text = placeholder(context.method, field, version)
+        insertions.texts[text] = await self._encoded.text(context.method, field, version, offers, define)
+        return [item]
 
     def _definition(self, context: Context, kind: OfferKind, offer: Offer) -> Mapping[str, Any]:
         """The offer's definition as the client's version has it. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
