@@ -39,6 +39,7 @@ class Watched:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     responses: Any = field(default_factory=lambda: SimpleNamespace(conversations=None))
     limits: Any = None
+    journal: Any = None
 
     async def drain(self, timeout_seconds: float) -> None:
         self.given = timeout_seconds
