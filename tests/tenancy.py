@@ -271,7 +271,7 @@ def alike(answer: str, *named: Mapping[str, str]) -> str:
     for value in sorted(values, key=len, reverse=True):
         answer = answer.replace(value, "<asked>").replace(json.dumps(value)[1:-1], "<asked>")
     # What was said a moment ago is said otherwise a moment later.
-    answer = re.sub(r"just now|\d+ (s|min|h) ago", "# ago", answer)
+    answer = re.sub(r"just now|\d[\d,]* (s|min|h|days?)\b( ago)?", "# ago", answer)
     # A thousand has a comma.
     return re.sub(r"[0-9a-f]{16,}|\d[\d,]*", "#", answer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, true, update
 
 from cwm.adapters.sql.clock import now
 from cwm.adapters.sql.database import Database
@@ -70,15 +70,15 @@ class EngineRecords:
     def served_sessions_of_every_tenant(
         self, connection: Connection, engine: str, limit: int
     ) -> list[Session]:
-        return _served(connection, limit, sessions.c.engine == engine)
+        return _served(connection, engine, limit)
 
     @reading
     def served_sessions(self, connection: Connection, tenant: str, engine: str, limit: int) -> list[Session]:
-        return _served(connection, limit, sessions.c.engine == engine, sessions.c.tenant == tenant)
+        return _served(connection, engine, limit, tenant)
 
     @reading
     def session_counts_of_every_tenant(self, connection: Connection) -> dict[str, int]:
-        return _counts(connection, None)
+        return _counts(connection)
 
     @reading
     def session_counts(self, connection: Connection, tenant: str) -> dict[str, int]:
@@ -117,22 +117,24 @@ class EngineRecords:
         return {row.model: _upgrade_of(row) for row in connection.execute(select(model_upgrades))}
 
 
-def _served(connection: Connection, limit: int, *which: ColumnElement[bool]) -> list[Session]:
+def _served(connection: Connection, engine: str, limit: int, tenant: str | None = None) -> list[Session]:
+    """Those of every tenant if none is named."""
+    whose = true() if tenant is None else sessions.c.tenant == tenant
     query = (
         select(*SESSION)
-        .where(sessions.c.state.in_(LIVE_STATES), *which)
+        .where(whose, sessions.c.engine == engine, sessions.c.state.in_(LIVE_STATES))
         .order_by(sessions.c.updated_at, sessions.c.tenant, sessions.c.id)
         .limit(limit)
     )
     return [session_of(row) for row in connection.execute(query)]
 
 
-def _counts(connection: Connection, tenant: str | None) -> dict[str, int]:
-    """Of every tenant if none is named."""
-    which = () if tenant is None else (sessions.c.tenant == tenant,)
+def _counts(connection: Connection, tenant: str | None = None) -> dict[str, int]:
+    """Those of every tenant if none is named."""
+    whose = true() if tenant is None else sessions.c.tenant == tenant
     query = (
         select(sessions.c.engine, func.count())
-        .where(sessions.c.state.in_(LIVE_STATES), sessions.c.engine.is_not(None), *which)
+        .where(whose, sessions.c.engine.is_not(None), sessions.c.state.in_(LIVE_STATES))
         .group_by(sessions.c.engine)
     )
     return {row.engine: row[1] for row in connection.execute(query)}
