@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastmcp import FastMCP
 from fastmcp.tools import Tool
+from mcp_types.methods import serialize_server_result
 
 from cwm.domain.upstream import UpstreamSpec
 from cwm.transport.mcp.upstreams import encoded
@@ -35,7 +37,7 @@ async def listed(wire: Wire, era: str, method: str = "tools/list") -> Any:
     text = answer.text
     if "content-length" in answer.headers:
         assert int(answer.headers["content-length"]) == len(answer.content)
-    return encoded.json.loads(text.partition("data: ")[2] if text.startswith("event:") else text)["result"]
+    return json.loads(text.partition("data: ")[2] if text.startswith("event:") else text)["result"]
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -43,11 +45,10 @@ async def test_a_list_is_checked_and_encoded_once_for_all_who_ask(
     tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[int] = []
-    real = encoded.serialize_server_result
 
     def counted(method: str, version: str, data: Any) -> Any:
         checked.append(len(data["tools"]))
-        return real(method, version, data)
+        return serialize_server_result(method, version, data)
 
     async with hosted(legacy=True, extend=offering_many) as host:
         spec = UpstreamSpec("many", url=host.url, stateless=True)
@@ -83,6 +84,6 @@ async def test_other_lists_have_what_the_upstream_offers_and_no_placeholder(
         spec = UpstreamSpec("many", url=host.url, stateless=True)
         async with gateway(tmp_path, upstreams=(spec,)) as running, wired(running.url) as wire:
             await eventually(lambda: running.parts.agent_side.upstreams.health()[0].tools is not None)
-            text = encoded.json.dumps(await listed(wire, era, method))
+            text = json.dumps(await listed(wire, era, method))
     assert "extra" in text
     assert encoded._NAME not in text
