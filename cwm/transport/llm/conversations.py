@@ -11,13 +11,11 @@ from pydantic_core import from_json
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.domain.principal import Principal
 from cwm.domain.response import REFERENCE, Item, StoredConversation
 from cwm.domain.showable import require_showable
-from cwm.ports.identity import Identity
 from cwm.services.responses.conversations import StoredConversations
 from cwm.threads import aside
-from cwm.transport.http.envelope import body_of, headers_of
+from cwm.transport.http.envelope import body_of
 from cwm.transport.http.request_keys import PRINCIPAL
 from cwm.transport.llm.responses import item_query, listed, listed_item, query_of, send_json
 
@@ -28,10 +26,6 @@ _PAIRS, _KEY_CHARS, _VALUE_CHARS = 16, 64, 512
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
     conversations: StoredConversations
-    identity: Identity
-
-    async def _principal(self, scope: Scope) -> Principal:
-        return scope.get(PRINCIPAL) or await self.identity.authenticate(headers_of(scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +33,7 @@ class CreateEndpoint(_Endpoint):
     """``POST /v1/conversations``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal, fields = await self._principal(scope), await _fields(scope, receive)
+        principal, fields = scope[PRINCIPAL], await _fields(scope, receive)
         items = _items(fields["items"]) if fields.get("items") is not None else []
         conversation = await self.conversations.create(principal, _metadata(fields), items)
         await send_json(send, _object(conversation))
@@ -50,7 +44,7 @@ class ConversationEndpoint(_Endpoint):
     """``GET``, ``POST`` and ``DELETE /v1/conversations/{conversation}``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal, conversation_id = await self._principal(scope), scope["path_params"]["conversation"]
+        principal, conversation_id = scope[PRINCIPAL], scope["path_params"]["conversation"]
         if scope["method"] == "DELETE":
             await self.conversations.delete(principal, conversation_id)
             await send_json(send, {"id": conversation_id, "object": "conversation.deleted", "deleted": True})
@@ -68,7 +62,7 @@ class ItemsEndpoint(_Endpoint):
     """``GET`` and ``POST /v1/conversations/{conversation}/items``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal, conversation_id = await self._principal(scope), scope["path_params"]["conversation"]
+        principal, conversation_id = scope[PRINCIPAL], scope["path_params"]["conversation"]
         if scope["method"] == "POST":
             new = _items((await _fields(scope, receive)).get("items"))
             items = await self.conversations.add(principal, conversation_id, new)
@@ -84,7 +78,7 @@ class ItemEndpoint(_Endpoint):
     """``GET`` and ``DELETE /v1/conversations/{conversation}/items/{item}``."""
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        principal, params = await self._principal(scope), scope["path_params"]
+        principal, params = scope[PRINCIPAL], scope["path_params"]
         which = (principal, params["conversation"], params["item"])
         if scope["method"] == "DELETE":
             await send_json(send, _object(await self.conversations.delete_item(*which)))

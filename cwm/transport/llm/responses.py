@@ -14,10 +14,9 @@ from cwm.domain.principal import Principal
 from cwm.domain.response import Item, ItemQuery
 from cwm.domain.showable import shown
 from cwm.domain.weight import compact_ascii
-from cwm.ports.identity import Identity
 from cwm.services.aside import aside_of
 from cwm.services.responses.responses import Responses
-from cwm.transport.http.envelope import headers_of, send_whole
+from cwm.transport.http.envelope import send_whole
 from cwm.transport.http.request_keys import PRINCIPAL
 
 _JSON: Final = ((b"content-type", b"application/json"),)
@@ -30,10 +29,9 @@ class ResponseEndpoint:
     """``GET`` and ``DELETE /v1/responses/{response}``."""
 
     responses: Responses
-    identity: Identity
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        principal, response_id = await _asked(scope, self.identity)
+        principal, response_id = _asked(scope)
         if scope["method"] == "DELETE":
             await self.responses.delete(principal, response_id)
             await send_json(send, {"id": response_id, "object": "response", "deleted": True})
@@ -51,10 +49,9 @@ class CancelEndpoint:
     """``POST /v1/responses/{response}/cancel``."""
 
     responses: Responses
-    identity: Identity
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        await self.responses.cancel(*await _asked(scope, self.identity))
+        await self.responses.cancel(*_asked(scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +59,9 @@ class InputItemsEndpoint:
     """``GET /v1/responses/{response}/input_items``."""
 
     responses: Responses
-    identity: Identity
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        principal, response_id = await _asked(scope, self.identity)
+        principal, response_id = _asked(scope)
         page = await self.responses.input_items(principal, response_id, item_query(query_of(scope)))
         await send_json(send, listed(page.items, has_more=page.has_more))
 
@@ -103,9 +99,8 @@ def listed_item(item: Item) -> dict[str, Any]:
     return {"status": "completed", **item, "type": "message", "content": content}
 
 
-async def _asked(scope: Scope, identity: Identity) -> tuple[Principal, str]:
-    principal = scope.get(PRINCIPAL) or await identity.authenticate(headers_of(scope))
-    return principal, scope["path_params"]["response"]
+def _asked(scope: Scope) -> tuple[Principal, str]:
+    return scope[PRINCIPAL], scope["path_params"]["response"]
 
 
 def query_of(scope: Scope) -> dict[str, str]:

@@ -27,7 +27,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     turn, models = TurnEndpoint(pass_through), ModelsEndpoint(pass_through)
     limits = pass_through.limits
     responses = pass_through.responses
-    conversations = (responses.conversations, identity)
+    conversations = responses.conversations
     conversation, one_model = "/v1/conversations/{conversation}", "/v1/models/{model:path}"
     endpoints: tuple[tuple[str, str, Serve], ...] = (
         ("POST", "/v1/chat/completions", turn),
@@ -37,13 +37,13 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/responses", turn),
         *(("POST", path, PoolingEndpoint(Pooling(pass_through))) for path in POOLING_PATHS),
         ("GET", "/v1/models", models),
-        ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses, identity)),
-        ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses, identity)),
-        ("GET", "/v1/responses/{response}/input_items", InputItemsEndpoint(responses, identity)),
-        ("POST", "/v1/conversations", CreateEndpoint(*conversations)),
-        ("GET, POST, DELETE", conversation, ConversationEndpoint(*conversations)),
-        ("GET, POST", f"{conversation}/items", ItemsEndpoint(*conversations)),
-        ("GET, DELETE", f"{conversation}/items/{{item}}", ItemEndpoint(*conversations)),
+        ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses)),
+        ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses)),
+        ("GET", "/v1/responses/{response}/input_items", InputItemsEndpoint(responses)),
+        ("POST", "/v1/conversations", CreateEndpoint(conversations)),
+        ("GET, POST, DELETE", conversation, ConversationEndpoint(conversations)),
+        ("GET, POST", f"{conversation}/items", ItemsEndpoint(conversations)),
+        ("GET, DELETE", f"{conversation}/items/{{item}}", ItemEndpoint(conversations)),
     )
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
