@@ -41,6 +41,8 @@ _LIVE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "streams_principal",
         "token_budget_principal",
         "token_budget_tenant",
+        "stored_principal_gb",
+        "stored_tenant_gb",
     ),
 }
 _LIVE: Final = frozenset(

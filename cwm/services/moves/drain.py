@@ -119,7 +119,7 @@ class Drain:
         that the principal does not see; CWM-9002 for one that serves other tenants, too; 4001, 4002.
         """
         async with self.journal.entry(principal, "engine_drain") as details:
-            details.update(engine=engine)
+            details.update(self._named(engine))
             self.survey.require_own(principal, engine)
             await self.registry.drain_engine(engine, self.clock.now())
             since = (await self.registry.drained_engines()).get(engine)
@@ -146,13 +146,17 @@ class Drain:
         Who runs the gateway also undoes that of one that is not on the list any more. CWM-1003, 9002 as for a drain; 4001, 4002.
         """
         async with self.journal.entry(principal, "engine_undrain") as details:
-            details.update(engine=engine)
+            details.update(self._named(engine))
             is_drained = engine in await self.registry.drained_engines()
             if not (is_drained and self.survey.operators.have(principal)):
                 self.survey.require_own(principal, engine)
             await self.registry.undo_drain(engine)
         is_up = self.directory.health.get(engine, EngineHealth()).is_up
         return Drained(engine, None, 0, (), is_up)
+
+    def _named(self, engine: str) -> dict[str, str]:
+        """For the audit log, which has no words of a caller's own."""
+        return {"engine": engine} if engine in self.directory.names("", any_state=True) else {}
 
     async def _served(self, principal: Principal, engine: str, limit: int) -> list[Session]:
         """Sessions that the drain of the principal is for."""

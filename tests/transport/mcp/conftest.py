@@ -39,6 +39,13 @@ async def agent(gateway: Gateway, era: str) -> AsyncIterator[Agent]:
 
 
 @pytest.fixture
+async def operator(gateway: Gateway, era: str) -> AsyncIterator[Agent]:
+    """One of the gateway's own tenant, with every scope."""
+    async with fastmcp_agent(gateway.url, era, "acme") as one:
+        yield one
+
+
+@pytest.fixture
 async def wire(gateway: Gateway) -> AsyncIterator[Wire]:
     async with wired(gateway.url) as one:
         yield one

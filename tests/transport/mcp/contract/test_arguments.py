@@ -130,10 +130,10 @@ COMPLETE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("tool", "field", "values"), WRONG, ids=[f"{t}.{f}" for t, f, _ in WRONG])
 async def test_a_value_past_its_limits_is_cwm_1003_and_named(
-    agent: Agent, tool: str, field: str, values: list[Any]
+    operator: Agent, tool: str, field: str, values: list[Any]
 ) -> None:
     for value in values:
-        error = await refused(agent, tool, {**COMPLETE.get(tool, {}), field: value}, "CWM-1003", value)
+        error = await refused(operator, tool, {**COMPLETE.get(tool, {}), field: value}, "CWM-1003", value)
         assert error["context"]["field"] == field, error
         assert field in error["message"].lower() or field == "tags", error
 
