@@ -186,7 +186,7 @@ def limits_of(page: Document) -> dict[str, str]:
     return {title: rest for title, _, rest in (each.text.strip().partition("\n") for each in items)}
 
 
-async def test_limits_are_shown_with_what_is_used_and_looking_uses_nothing(desk: Desk) -> None:
+async def test_limits_are_shown_with_what_is_used_and_the_look_is_one_read(desk: Desk) -> None:
     limits = desk.parts.base.limits
     limits.rules = LimitRules(
         session=(Rate(60, 60),),
@@ -201,7 +201,7 @@ async def test_limits_are_shown_with_what_is_used_and_looking_uses_nothing(desk:
     assert said["Requests, each session"] == "60 in a minute each session has a count of its own"
     assert said["Requests, yours"] == "3 of 600 in a minute used"
     assert said["Requests, the tenant's"] == "no limit CWM_RATE_LIMIT_TENANT makes one"
-    assert said["Requests at once, the tenant's"] == "3 of 64 used"
+    assert said["Requests at once, the tenant's"] == "4 of 64 used"
     assert re.fullmatch(
         r"900 of 1,000 in an hour used nearly used up counted anew in (1 h|\d+ min)",
         said["Tokens of turns, the tenant's"],
