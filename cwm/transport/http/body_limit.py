@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.errors import CwmError, InvalidParameterError, LimitError
 from cwm.domain.json_bounds import MOST_VALUES
 from cwm.services.access.body_room import HeldBody, body_key
 from cwm.services.access.limits import Limits
@@ -22,11 +22,12 @@ _STRANGERS_BYTES: Final = 64 * 1024
 _TOO_LARGE: Final = 413
 _LINGER_SECONDS: Final = 1.0
 _DISCONNECT: Final[Message] = {"type": "http.disconnect"}
-_CLOSING: Final = ((b"content-type", b"application/json"), (b"connection", b"close"))
+_JSON: Final = (b"content-type", b"application/json")
+_CLOSE: Final = (b"connection", b"close")
 
 
 class BodyLimit:
-    """ASGI middleware, behind authentication: refuses bodies that are too large, or too many, and closes the connection.
+    """ASGI middleware, behind authentication: refuses bodies that are too large, or for which there is no room.
 
     413 for more than ``max_bytes``, without credentials more than 64 KiB; 429 where ``limits.bodies`` has no room.
     A declared length is checked before any byte is read, each byte as it arrives. A body's room is given back when its request
@@ -47,7 +48,7 @@ class BodyLimit:
         scope[MOST_BODY_VALUES] = self.most_values
         held = HeldBody(self.limits.bodies, body_key(scope.get(PRINCIPAL)))
         if (refusal := await self._refusal(scope, declared_length(scope) or 0, 0)) is not None:
-            await self._refuse(scope["path"], refusal, receive, send)
+            await self._refuse(scope, refusal, receive, send)
             return
         with held_by_its_work(held.release):
             await self._count(held, scope, receive, send)
@@ -69,7 +70,7 @@ class BodyLimit:
                 return message
             refused = True
             if not started:
-                await self._refuse(scope["path"], refusal, receive, send)
+                await self._refuse(scope, refusal, receive, send)
             return _DISCONNECT
 
         async def guarded_send(message: Message) -> None:
@@ -99,13 +100,19 @@ class BodyLimit:
             return refused
         return None
 
-    async def _refuse(self, path: str, error: CwmError, receive: Receive, send: Send) -> None:
+    async def _refuse(self, scope: Scope, error: CwmError, receive: Receive, send: Send) -> None:
         """Send the error at once, and discard for a moment what the client still sends.
 
-        A socket that is closed with unread bytes is reset, and the client would never read the error.
+        A socket that is closed with unread bytes is reset, and the client would never read the error. Where there is no room for a
+        body whose length is declared and allowed, the server itself discards the rest, and the connection stays.
         """
+        path = scope["path"]
+        if isinstance(error, LimitError) and declared_length(scope):
+            headers = [_JSON, *error_headers(error)]
+            await send_whole(send, status_of(error, path), headers, face_body(error, path))
+            return
         status = _TOO_LARGE if isinstance(error, InvalidParameterError) else status_of(error, path)
-        headers = [*_CLOSING, *error_headers(error)]
+        headers = [_JSON, _CLOSE, *error_headers(error)]
         await send_whole(send, status, headers, face_body(error, path, status), more=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
