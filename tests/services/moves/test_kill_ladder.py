@@ -139,7 +139,7 @@ async def test_a_drain_killed_at_any_step_is_ended_by_another_gateway(
     whole = Life()
     await mortal_gateway(database, fleet, whole).drain(OPERATOR, "one")
     assert {"registry.drain_engine", "registry.settle_session"} <= set(whole.steps)
-    await fleet.cwm.drain.undo(ANN, "one")
+    await fleet.cwm.drain.undo(OPERATOR, "one")
     for last in itertools.count(1):
         for session_id in texts:
             await fleet.cwm.move(ANN, session_id, "one")
@@ -154,5 +154,5 @@ async def test_a_drain_killed_at_any_step_is_ended_by_another_gateway(
         drained = await fleet.cwm.drain(OPERATOR, "one")
         assert not drained.stayed
         assert {await fleet.engine_of(each) for each in texts} == {"two"}
-        await fleet.cwm.drain.undo(ANN, "one")
+        await fleet.cwm.drain.undo(OPERATOR, "one")
     assert last > len(set(whole.steps))
