@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.transport.mcp.gateway import Agent
+from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent
+
+
+@pytest.fixture
+async def agent(gateway: Gateway, era: str) -> AsyncIterator[Agent]:
+    """One that runs the gateway, who may use every tool."""
+    async with fastmcp_agent(gateway.url, era, "acme") as one:
+        yield one
+
 
 pytestmark = pytest.mark.slow
 
