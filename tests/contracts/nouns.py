@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent, Operation
-from cwm.domain.prefix import digest
+from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import Session, SessionState
-from cwm.domain.turn import Turn, TurnParts
+from cwm.domain.turn import Message, Turn, TurnParts
 from cwm.domain.window import Chunk, Durability, Window
 from cwm.ports.registry import Registry, StoredChunks
 
@@ -158,3 +158,35 @@ async def being_frozen(registry: Registry) -> list[str]:
     """Names of the windows that somebody is at, the oldest first."""
     intents = await registry.intents_of_every_tenant()
     return [intent.window_name for intent in intents if intent.operation is Operation.FREEZE]
+
+
+async def ask_turn(registry: Registry, turn_id: str = "t1", **fields: Any) -> Turn:
+    """A turn that is in flight."""
+    turn = await registry.begin_turn(a_turn(turn_id, **fields), NOW)
+    assert turn is not None
+    return turn
+
+
+async def end_turn(
+    registry: Registry,
+    turn: Turn,
+    context: TokenIds,
+    parent: Turn | None = None,
+    at: int = 0,
+    *,
+    messages: list[Message] | None = None,
+    revision: int | None = None,
+    **fields: Any,
+) -> Session | None:
+    """End a turn whose context leaves that of ``parent`` at the token ``at``; None if it was forgotten."""
+    ended = replace(
+        turn,
+        parent=None if parent is None else parent.id,
+        parent_at=at,
+        prompt_tokens=len(context),
+        total_tokens=len(context),
+        prompt_digest=digest(context),
+        digest=digest(context),
+        **{"main": True, "ended_at": LATER, **fields},
+    )
+    return await registry.end_turn(ended, TurnParts(context[at:], tuple(messages or ())), None, revision)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from sqlalchemy import delete, update
@@ -16,13 +15,11 @@ from cwm.adapters.sql.turns.stored_bytes import SqlStoredBytes
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StoredTooLargeError
 from cwm.domain.messages import in_brief
-from cwm.domain.prefix import TokenIds, digest
-from cwm.domain.session import Session
-from cwm.domain.turn import Message, Turn, TurnParts
+from cwm.domain.turn import Message
 from cwm.domain.weight import MOST_AT_ONCE
 from cwm.domain.word_search import Words
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_turn
+from tests.contracts.nouns import IDS, NOW, a_session, ask_turn, end_turn
 
 pytestmark = pytest.mark.slow
 
@@ -39,9 +36,9 @@ def registry(database: Database, request: pytest.FixtureRequest) -> SqlRegistry:
 
 async def test_a_title_is_told_without_its_message(registry: Registry, database: Database) -> None:
     await registry.add_session(a_session(), ())
-    turn = await _ask(registry)
+    turn = await ask_turn(registry)
     said = {"role": "user", "content": "what was asked " * 1000}
-    await _end(registry, turn, IDS, messages=[HELLO, Message("long", said), REPLY])
+    await end_turn(registry, turn, IDS, messages=[HELLO, Message("long", said), REPLY])
     gone = delete(turn_contents).where(turn_contents.c.tenant == "acme")
     await database.write(lambda connection: connection.execute(gone))
     assert await registry.titles("acme", ["t1"]) == {"t1": in_brief(said)}
@@ -49,7 +46,7 @@ async def test_a_title_is_told_without_its_message(registry: Registry, database:
 
 async def test_a_session_that_begins_with_a_turn_has_its_title(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    await _end(registry, await _ask(registry), IDS, messages=[HELLO, REPLY])
+    await end_turn(registry, await ask_turn(registry), IDS, messages=[HELLO, REPLY])
     await registry.add_session(a_session("branch"), IDS, source_turn="t1")
     begun = await registry.current_turn("acme", "branch")
     assert begun is not None
@@ -61,18 +58,18 @@ async def test_of_turns_without_a_title_a_small_message_is_read(
 ) -> None:
     await registry.add_session(a_session(), ())
     large = Message("large", {"role": "user", "content": [{}] * 10_000})
-    asked = [await _ask(registry, name) for name in ("t1", "t2")]
-    await _end(registry, asked[0], IDS, messages=[HELLO, REPLY])
-    await _end(registry, asked[1], IDS, messages=[large, REPLY])
+    asked = [await ask_turn(registry, name) for name in ("t1", "t2")]
+    await end_turn(registry, asked[0], IDS, messages=[HELLO, REPLY])
+    await end_turn(registry, asked[1], IDS, messages=[large, REPLY])
     await _before_titles(database)
     assert await registry.titles("acme", ["t1", "t2"]) == {"t1": in_brief(HELLO.content)}
 
 
 async def test_messages_of_a_context_are_read_by_their_positions(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    turn = await _ask(registry)
+    turn = await ask_turn(registry)
     said = [Message(f"m{number}", {"n": number}) for number in range(5)]
-    await _end(registry, turn, IDS, messages=said)
+    await end_turn(registry, turn, IDS, messages=said)
     assert await registry.turn_messages(turn, 1, 3) == said[1:3]
     assert await registry.turn_messages(turn, -1) == said[-1:]
     assert await registry.turn_messages(turn, 5) == []
@@ -83,9 +80,9 @@ async def test_messages_that_take_too_much_memory_together_are_told_apart(
     registry: Registry, database: Database, *, are_weighed: bool
 ) -> None:
     await registry.add_session(a_session(), ())
-    turn = await _ask(registry)
+    turn = await ask_turn(registry)
     parts = [Message(f"m{n}", {"n": n, "content": [0] * (MOST_AT_ONCE // 270)}) for n in range(4)]
-    await _end(registry, turn, IDS, messages=parts)
+    await end_turn(registry, turn, IDS, messages=parts)
     if not are_weighed:
         await _before_titles(database)
     read = await registry.turn_messages(turn)
@@ -107,18 +104,18 @@ async def test_what_is_stored_is_summed_by_owner_and_given_back(
     assert await stored.by_owner("acme") == {}
     session = await registry.add_session(a_session(), ())
     await registry.add_session(a_session("bobs", owner="bob"), ())
-    turn = await _ask(registry)
+    turn = await ask_turn(registry)
     letters = Random(0).randbytes(LONG).hex()
     long = Message("long", {"role": "user", "content": letters})
-    await _end(registry, turn, IDS, messages=[HELLO, REPLY])
+    await end_turn(registry, turn, IDS, messages=[HELLO, REPLY])
     before = await stored.by_owner("acme")
     assert before["ann"] > before["bob"] > 0
-    other = await _ask(registry, "t2")
-    await _end(registry, other, (*IDS, 1), turn, len(IDS), messages=[long], parent_messages=2, main=False)
+    other = await ask_turn(registry, "t2")
+    await end_turn(registry, other, (*IDS, 1), turn, len(IDS), messages=[long], parent_messages=2, main=False)
     grown = await stored.by_owner("acme")
     assert grown["ann"] - before["ann"] > LONG
-    again = await _ask(registry, "t3")
-    await _end(registry, again, (*IDS, 2), turn, len(IDS), messages=[long], parent_messages=2, main=False)
+    again = await ask_turn(registry, "t3")
+    await end_turn(registry, again, (*IDS, 2), turn, len(IDS), messages=[long], parent_messages=2, main=False)
     assert (await stored.by_owner("acme"))["ann"] - grown["ann"] < LONG, "it is stored once"
     for each in (other, again):
         await registry.remove_branch(each)
@@ -134,33 +131,3 @@ async def _before_titles(database: Database) -> None:
     unweighed = update(turn_contents).where(turn_contents.c.tenant == "acme").values(weight=None)
     for change in (untitled, unweighed):
         await database.write(lambda connection, change=change: connection.execute(change))  # type: ignore[misc]
-
-
-async def _ask(registry: Registry, turn_id: str = "t1", **fields: Any) -> Turn:
-    turn = await registry.begin_turn(a_turn(turn_id, **fields), NOW)
-    assert turn is not None
-    return turn
-
-
-async def _end(
-    registry: Registry,
-    turn: Turn,
-    context: TokenIds,
-    parent: Turn | None = None,
-    at: int = 0,
-    *,
-    messages: list[Message] | None = None,
-    revision: int | None = None,
-    **fields: Any,
-) -> Session | None:
-    ended = replace(
-        turn,
-        parent=None if parent is None else parent.id,
-        parent_at=at,
-        prompt_tokens=len(context),
-        total_tokens=len(context),
-        prompt_digest=digest(context),
-        digest=digest(context),
-        **{"main": True, "ended_at": LATER, **fields},
-    )
-    return await registry.end_turn(ended, TurnParts(context[at:], tuple(messages or ())), None, revision)

@@ -20,11 +20,11 @@ from cwm.domain.errors import StorageCorruptionError, TurnInFlightError
 from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.messages import in_brief
 from cwm.domain.prefix import TokenIds, digest
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import SessionState
 from cwm.domain.turn import Message, Profile, Turn, TurnParts, TurnQuery, TurnState, TurnTag
 from cwm.domain.word_search import Words
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_turn, a_window
+from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_turn, a_window, ask_turn, end_turn
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ async def test_a_turn_is_numbered_when_it_is_asked_and_marks_its_session_as_used
 
 async def test_an_ended_turn_comes_back_as_it_was_given(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    asked = await _ask(registry, asked_at=SOON, trace_id="0a" * 16)
+    asked = await ask_turn(registry, asked_at=SOON, trace_id="0a" * 16)
     turn = replace(
         asked,
         client="agent/1.0",
@@ -100,7 +100,7 @@ async def test_tokens_of_a_new_session_are_its_first_turn(registry: Registry) ->
         ended_at=SOON,
     )
     assert await registry.turn_messages(first) == []
-    assert (await _ask(registry)).number == 2
+    assert (await ask_turn(registry)).number == 2
 
 
 async def test_an_unknown_turn_is_none(registry: Registry) -> None:
@@ -130,16 +130,16 @@ async def test_turns_that_two_replicas_ask_at_once_have_different_numbers(
 ) -> None:
     await registry.add_session(a_session(), ())
     replicas = (registry, other_replica) * 8
-    asked = await asyncio.gather(*(_ask(r, f"t{n}") for n, r in enumerate(replicas)))
+    asked = await asyncio.gather(*(ask_turn(r, f"t{n}") for n, r in enumerate(replicas)))
     assert sorted(turn.number for turn in asked) == list(range(1, 17))
 
 
 async def test_a_turn_that_ends_after_one_asked_later_is_kept_and_not_current(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    early, late = await _ask(registry, "early"), await _ask(registry, "late")
-    session = await _end(registry, late, IDS)
+    early, late = await ask_turn(registry, "early"), await ask_turn(registry, "late")
+    session = await end_turn(registry, late, IDS)
     assert session is not None
-    assert await _end(registry, early, OTHER_IDS, ended_at=LATER + timedelta(minutes=1)) == session
+    assert await end_turn(registry, early, OTHER_IDS, ended_at=LATER + timedelta(minutes=1)) == session
     assert await registry.session("acme", "s1") == session
     assert await registry.session_tokens("acme", "s1") == IDS
     kept = await registry.turn("acme", "early")
@@ -151,8 +151,8 @@ async def test_a_turn_that_ends_after_one_asked_later_is_kept_and_not_current(re
 async def test_a_side_turn_is_never_current(registry: Registry) -> None:
     await registry.add_session(a_session(state=SessionState.THAWED), IDS)
     main = await registry.current_turn("acme", "s1")
-    side = await _ask(registry, asked_at=SOON)
-    session = await _end(registry, side, OTHER_IDS, main=False)
+    side = await ask_turn(registry, asked_at=SOON)
+    session = await end_turn(registry, side, OTHER_IDS, main=False)
     assert session == a_session(state=SessionState.THAWED, updated_at=LATER)
     assert await registry.session("acme", "s1") == session
     assert await registry.current_turn("acme", "s1") == main
@@ -167,13 +167,13 @@ async def test_deltas_join_exactly_wherever_a_turn_leaves_its_parent(registry: R
     chance = Random(7)
     contexts: dict[str, tuple[Turn, TokenIds, list[Message]]] = {}
     for number in range(40):
-        turn = await _ask(registry, f"t{number}")
+        turn = await ask_turn(registry, f"t{number}")
         parent, ids, messages = chance.choice([(None, (), []), *contexts.values()])
         at, parent_messages = chance.randint(0, len(ids)), chance.randint(0, len(messages))
         added = tuple(chance.randrange(2**32) for _ in range(chance.randint(1, 30)))
         new = [Message(f"m{number}-{n}", {"n": [number, n]}) for n in range(chance.randint(0, 3))]
         context, thread = ids[:at] + added, messages[:parent_messages] + new
-        await _end(registry, turn, context, parent, at, messages=new, parent_messages=parent_messages)
+        await end_turn(registry, turn, context, parent, at, messages=new, parent_messages=parent_messages)
         contexts[turn.id] = (turn, context, thread)
         assert await registry.session_tokens("acme", "s1") == context
         first = IDS if len(context) < 16 else context
@@ -187,7 +187,7 @@ async def test_damage_in_a_parent_is_noticed_in_its_children(registry: Registry,
     await registry.add_session(a_session(), IDS)
     parent = await registry.current_turn("acme", "s1")
     await damage("turns")
-    await _end(registry, await _ask(registry), (*IDS, 1), parent, len(IDS))
+    await end_turn(registry, await ask_turn(registry), (*IDS, 1), parent, len(IDS))
     child = await registry.turn("acme", "t1")
     assert child is not None
     for reading in (registry.turn_tokens(child), registry.session_tokens("acme", "s1")):
@@ -198,10 +198,10 @@ async def test_damage_in_a_parent_is_noticed_in_its_children(registry: Registry,
 
 async def test_a_parent_that_is_gone_is_noticed(registry: Registry, database: Database) -> None:
     await registry.add_session(a_session(), ())
-    parent = await _ask(registry, "parent")
-    await _end(registry, parent, IDS, messages=[HELLO])
-    child = await _ask(registry, "child")
-    await _end(registry, child, (*IDS, 1), parent, len(IDS), messages=[REPLY], parent_messages=1)
+    parent = await ask_turn(registry, "parent")
+    await end_turn(registry, parent, IDS, messages=[HELLO])
+    child = await ask_turn(registry, "child")
+    await end_turn(registry, child, (*IDS, 1), parent, len(IDS), messages=[REPLY], parent_messages=1)
     gone = delete(turns).where(turns.c.id == "parent")
     await database.write(lambda connection: connection.execute(gone))
     for reading in (registry.turn_tokens(child), registry.turn_messages(child)):
@@ -211,7 +211,7 @@ async def test_a_parent_that_is_gone_is_noticed(registry: Registry, database: Da
 
 async def test_an_asked_turn_has_no_context_yet(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
-    turn = await _ask(registry)
+    turn = await ask_turn(registry)
     for reading in (registry.turn_tokens(turn), registry.turn_messages(turn)):
         with pytest.raises(StorageCorruptionError):
             await reading
@@ -221,19 +221,19 @@ async def test_a_message_is_stored_once_in_a_session(registry: Registry, databas
     for session_id in ("s1", "s2"):
         await registry.add_session(a_session(session_id), ())
         for number in range(2):
-            turn = await _ask(registry, f"{session_id}-{number}", session_id=session_id)
-            await _end(registry, turn, IDS, messages=[HELLO, HELLO, REPLY])
+            turn = await ask_turn(registry, f"{session_id}-{number}", session_id=session_id)
+            await end_turn(registry, turn, IDS, messages=[HELLO, HELLO, REPLY])
             assert await registry.turn_messages(turn) == [HELLO, HELLO, REPLY]
     assert await _count(database, turn_contents) == 4
 
 
 async def test_words_are_found_in_the_turns_that_brought_them(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    parent = await _ask(registry, "parent")
-    await _end(registry, parent, IDS, messages=[HELLO, REPLY])
-    child = await _ask(registry, "child")
+    parent = await ask_turn(registry, "parent")
+    await end_turn(registry, parent, IDS, messages=[HELLO, REPLY])
+    child = await ask_turn(registry, "child")
     again = Message("again", {"role": "user", "content": "hello again"})
-    await _end(registry, child, (*IDS, 1), parent, len(IDS), messages=[HELLO, again], parent_messages=1)
+    await end_turn(registry, child, (*IDS, 1), parent, len(IDS), messages=[HELLO, again], parent_messages=1)
     words = Words.parse("HELLO")
     found, count = await registry.findings("acme", "s1", words)
     assert [(each.turn_id, each.number, each.index, each.role) for each in found] == [
@@ -249,8 +249,8 @@ async def test_words_are_found_in_the_turns_that_brought_them(registry: Registry
 async def test_a_message_that_is_not_kept_leaves_its_digest(registry: Registry, database: Database) -> None:
     await registry.add_session(a_session(), ())
     unkept = Message(HELLO.digest)
-    turn = await _ask(registry)
-    await _end(registry, turn, IDS, messages=[unkept, REPLY])
+    turn = await ask_turn(registry)
+    await end_turn(registry, turn, IDS, messages=[unkept, REPLY])
     assert await registry.turn_messages(turn) == [unkept, REPLY]
     assert await registry.message_digests(turn) == (HELLO.digest, REPLY.digest)
     stored = await database.read(lambda connection: connection.execute(select(turn_contents.c.packed)).all())
@@ -273,10 +273,10 @@ async def grove(registry: Registry) -> dict[str, Turn]:
     ):
         above = turns_by_id.get(parent or "")
         at = 0 if above is None else above.total_tokens
-        turn = await _ask(registry, turn_id)
+        turn = await ask_turn(registry, turn_id)
         context = contexts[turn_id] = (*contexts.get(parent or "", ()), *range(100 * turn.number)[-added:])
         main = turn_id in {"first", "second"}
-        await _end(registry, turn, context, above, at, main=main)
+        await end_turn(registry, turn, context, above, at, main=main)
         ended = await registry.turn("acme", turn_id)
         assert ended is not None
         turns_by_id[turn_id] = ended
@@ -307,7 +307,7 @@ async def test_room_is_made_of_the_side_branches_whose_last_turn_is_oldest(
 
 @pytest.mark.usefixtures("grove")
 async def test_no_room_is_made_beside_a_turn_in_flight(registry: Registry) -> None:
-    await _ask(registry, "in flight")
+    await ask_turn(registry, "in flight")
     with pytest.raises(TurnInFlightError):
         await registry.make_room(a_session(), TreeLimit(turns=1))
     assert (await registry.tree_size("acme", "s1")).turns == 7
@@ -318,8 +318,8 @@ async def test_a_message_that_cannot_be_read_is_noticed(
     registry: Registry, database: Database, damage: Damage, change: str
 ) -> None:
     await registry.add_session(a_session(), ())
-    turn = await _ask(registry)
-    await _end(registry, turn, IDS, messages=[HELLO])
+    turn = await ask_turn(registry)
+    await end_turn(registry, turn, IDS, messages=[HELLO])
     if change == "damaged":
         await damage("turn_contents", 20)
     else:
@@ -349,10 +349,10 @@ async def test_a_turn_whose_session_is_no_longer_live_is_forgotten(
     registry: Registry, change: str, main: bool
 ) -> None:
     await registry.add_session(a_session(), ())
-    turn = await _ask(registry, asked_at=SOON)
+    turn = await ask_turn(registry, asked_at=SOON)
     await _CHANGES[change](registry)
     session = await registry.session("acme", "s1")
-    assert await _end(registry, turn, IDS, main=main) is None
+    assert await end_turn(registry, turn, IDS, main=main) is None
     assert await registry.turn("acme", "t1") is None
     assert await registry.session("acme", "s1") == session
     assert await registry.current_turn("acme", "s1") is None
@@ -363,10 +363,10 @@ async def test_a_turn_whose_session_has_left_its_revision_is_forgotten(
     registry: Registry, main: bool
 ) -> None:
     await registry.add_session(a_session(), ())
-    first, second = await _ask(registry, "first"), await _ask(registry, "second")
-    session = await _end(registry, first, IDS, revision=0)
+    first, second = await ask_turn(registry, "first"), await ask_turn(registry, "second")
+    session = await end_turn(registry, first, IDS, revision=0)
     assert session is not None
-    assert await _end(registry, second, OTHER_IDS, main=main, revision=0) is None
+    assert await end_turn(registry, second, OTHER_IDS, main=main, revision=0) is None
     assert await registry.turn("acme", "second") is None
     assert await registry.session("acme", "s1") == session
     assert await registry.session_tokens("acme", "s1") == IDS
@@ -374,11 +374,11 @@ async def test_a_turn_whose_session_has_left_its_revision_is_forgotten(
 
 async def test_a_turn_that_ended_changes_no_more(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    turn = await _ask(registry)
-    session = await _end(registry, turn, IDS)
+    turn = await ask_turn(registry)
+    session = await end_turn(registry, turn, IDS)
     ended = await registry.turn("acme", "t1")
     for main in (True, False):
-        assert await _end(registry, turn, OTHER_IDS, main=main) is None
+        assert await end_turn(registry, turn, OTHER_IDS, main=main) is None
     await registry.drop_turn(turn)
     assert await registry.turn("acme", "t1") == ended
     assert await registry.session("acme", "s1") == session
@@ -387,11 +387,11 @@ async def test_a_turn_that_ended_changes_no_more(registry: Registry) -> None:
 
 async def test_a_turn_that_left_no_answer_is_forgotten(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
-    turn = await _ask(registry)
+    turn = await ask_turn(registry)
     await registry.drop_turn(turn)
     assert await registry.turns("acme", "s1", TurnQuery()) == []
-    assert await _end(registry, turn, IDS) is None
-    assert (await _ask(registry)).number == 2
+    assert await end_turn(registry, turn, IDS) is None
+    assert (await ask_turn(registry)).number == 2
 
 
 async def test_turns_end_and_sessions_go_at_once_without_a_trace_of_either(
@@ -399,8 +399,8 @@ async def test_turns_end_and_sessions_go_at_once_without_a_trace_of_either(
 ) -> None:
     for number in range(16):
         await registry.add_session(a_session(), IDS)
-        turn = await _ask(registry, f"t{number}")
-        ends = _end(registry, turn, OTHER_IDS, messages=[HELLO], main=bool(number % 4))
+        turn = await ask_turn(registry, f"t{number}")
+        ends = end_turn(registry, turn, OTHER_IDS, messages=[HELLO], main=bool(number % 4))
         removal = other_replica.remove_session("acme", "s1", LATER)
         await asyncio.gather(*((ends, removal) if number % 2 else (removal, ends)))
         assert await registry.session("acme", "s1", any_state=True) is None
@@ -412,8 +412,8 @@ async def test_a_turn_that_is_dropped_as_it_ends_is_whole_or_gone(
 ) -> None:
     await registry.add_session(a_session(), ())
     for number in range(16):
-        turn = await _ask(registry, f"t{number}")
-        session, _ = await asyncio.gather(_end(registry, turn, IDS), other_replica.drop_turn(turn))
+        turn = await ask_turn(registry, f"t{number}")
+        session, _ = await asyncio.gather(end_turn(registry, turn, IDS), other_replica.drop_turn(turn))
         current = await registry.current_turn("acme", "s1")
         assert (session is not None) == (await registry.turn("acme", turn.id) is not None)
         assert (session is not None) == (current is not None and current.id == turn.id)
@@ -423,7 +423,7 @@ async def test_pages_of_turns_begin_with_the_newest(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.add_session(a_session("s2"), IDS)
     for number in range(2, 6):
-        await _ask(registry, f"t{number}")
+        await ask_turn(registry, f"t{number}")
     seen, before = list[int](), None
     while page := await registry.turns("acme", "s1", TurnQuery(2, before)):
         seen += [turn.number for turn in page]
@@ -442,8 +442,8 @@ async def test_a_removed_session_takes_its_turns_and_messages_along(
     registry: Registry, database: Database, with_window: bool
 ) -> None:
     await registry.add_session(a_session(), ())
-    await _end(registry, await _ask(registry), IDS, messages=[HELLO])
-    await _ask(registry, "awaited")
+    await end_turn(registry, await ask_turn(registry), IDS, messages=[HELLO])
+    await ask_turn(registry, "awaited")
     if with_window:
         session = await registry.session("acme", "s1")
         assert session is not None
@@ -457,12 +457,12 @@ async def test_a_removed_session_takes_its_turns_and_messages_along(
 async def test_a_turn_is_found_by_what_its_author_said(registry: Registry) -> None:
     await registry.add_session(a_session(), ())
     await registry.add_session(a_session(tenant="other"), ())
-    asked = await _ask(registry, "t1", author="ann", chain="short", asked_at=NOW)
-    await _end(registry, asked, IDS, chain="long")
-    await _ask(registry, "t2", author="ann", chain="short", asked_at=SOON)
-    await _ask(registry, "t3", author="ann", chain="short", asked_at=NOW)
-    await _ask(registry, "t4", author="bob", chain="longest", asked_at=NOW)
-    await _ask(registry, "t5", author="ann", asked_at=LATER)
+    asked = await ask_turn(registry, "t1", author="ann", chain="short", asked_at=NOW)
+    await end_turn(registry, asked, IDS, chain="long")
+    await ask_turn(registry, "t2", author="ann", chain="short", asked_at=SOON)
+    await ask_turn(registry, "t3", author="ann", chain="short", asked_at=NOW)
+    await ask_turn(registry, "t4", author="bob", chain="longest", asked_at=NOW)
+    await ask_turn(registry, "t5", author="ann", asked_at=LATER)
 
     async def found(tenant: str, *chains: str) -> str | None:
         turn = await registry.turn_with_chain(tenant, "ann", chains)
@@ -478,10 +478,10 @@ async def test_what_was_asked_in_turns_of_several_sessions_is_read_at_once(regis
     asked: list[Turn] = []
     for session_id in ("s1", "s2"):
         await registry.add_session(a_session(session_id), ())
-        asked.append(await _ask(registry, f"t-{session_id}", session_id=session_id))
+        asked.append(await ask_turn(registry, f"t-{session_id}", session_id=session_id))
     await registry.add_session(a_session("empty"), ())
-    await _end(registry, asked[0], IDS[:50], messages=[REPLY, HELLO, REPLY])
-    await _end(registry, asked[1], IDS[:50], messages=[HELLO])
+    await end_turn(registry, asked[0], IDS[:50], messages=[REPLY, HELLO, REPLY])
+    await end_turn(registry, asked[1], IDS[:50], messages=[HELLO])
     current = await registry.current_turns("acme", ["s1", "s2", "empty", "unknown"])
     assert {session_id: turn.id for session_id, turn in current.items()} == {"s1": "t-s1", "s2": "t-s2"}
     assert current["s1"] == await registry.turn("acme", "t-s1")
@@ -491,36 +491,6 @@ async def test_what_was_asked_in_turns_of_several_sessions_is_read_at_once(regis
     assert await registry.titles("bolt", ["t-s1"]) == {}
     assert await registry.current_turns("acme", []) == {}
     assert await registry.titles("acme", []) == {}
-
-
-async def _ask(registry: Registry, turn_id: str = "t1", **fields: Any) -> Turn:
-    turn = await registry.begin_turn(a_turn(turn_id, **fields), NOW)
-    assert turn is not None
-    return turn
-
-
-async def _end(
-    registry: Registry,
-    turn: Turn,
-    context: TokenIds,
-    parent: Turn | None = None,
-    at: int = 0,
-    *,
-    messages: list[Message] | None = None,
-    revision: int | None = None,
-    **fields: Any,
-) -> Session | None:
-    ended = replace(
-        turn,
-        parent=None if parent is None else parent.id,
-        parent_at=at,
-        prompt_tokens=len(context),
-        total_tokens=len(context),
-        prompt_digest=digest(context),
-        digest=digest(context),
-        **{"main": True, "ended_at": LATER, **fields},
-    )
-    return await registry.end_turn(ended, TurnParts(context[at:], tuple(messages or ())), None, revision)
 
 
 async def _count(database: Database, table: Any) -> int:
