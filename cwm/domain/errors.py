@@ -183,6 +183,10 @@ class TurnInFlightError(SessionNotActiveError):
     retryable = True
 
 
+class SessionMovedOnError(SessionNotActiveError):
+    """The session changed since it was read: another turn was asked, or it ended."""
+
+
 class SessionMovingError(SessionNotActiveError):
     """A move of the session to another engine was faster."""
 

@@ -28,8 +28,12 @@ OWN: Final = "cwm."
 BRANCHED_FROM: Final = f"{OWN}branched_from"
 """Key of the turn of another session whose context a session begins with."""
 FOUND_BY: Final = "found_by"
+BY_CLIENT: Final = "client"
 BY_CONTENT: Final = "content"
 """How the session of a request that named none was found, in its metadata: by what was said, or else by its client's own id."""
+
+PARENT: Final = "parent_session"
+"""Key of the session whose agent set this one's to work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class SessionMark:
 class SessionQuery:
     """Sessions in one of ``states``, of ``circles`` and of ``owner`` (of any if None), the newest first, from ``after`` on.
 
-    ``called``: only those that have this text in their id, in one of their tags, or in the name of the client of their current turn.
+    ``used_since``: only those that changed from then on. ``called``: only those that have this text in their id, in one of their tags, or in the name of the client of their current turn.
     """
 
     states: frozenset[SessionState] | None = None
@@ -52,6 +56,7 @@ class SessionQuery:
     after: SessionMark | None = None
     circles: frozenset[str] | None = None
     owner: str | None = None
+    used_since: datetime | None = None
     called: str | None = None
 
 

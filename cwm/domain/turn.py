@@ -27,6 +27,19 @@ class TurnState(StrEnum):
     ENDED = "ended"
 
 
+class Joined(StrEnum):
+    """How it was known that a turn belongs to its session.
+
+    By its client's own word (``CLIENT``); by tool calls whose ids an engine drew at random (``ID``); by all that was said up to an answer, which no other
+    session has (``ANSWERS``); else it is the best guess (``ASSUMED``).
+    """
+
+    CLIENT = "client"
+    ID = "id"
+    ANSWERS = "answers"
+    ASSUMED = "assumed"
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Digests of a request's system text and of its tools; empty where it has none. They tell agents of one session apart.
@@ -63,7 +76,8 @@ class Turn:
     ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned. It ``compacts`` the turn that the line ended
     with before, if its client goes on with a summary instead of the whole conversation. ``compactions``: how many summaries of the
     conversation its client says it has made; None if it does not say. ``router_decision``: what a router in front of the engines says that it chose.
-    ``trace_id``: the trace of the request that asked, where that is kept.
+    ``trace_id``: the trace of the request that asked, where that is kept. ``calls`` and ``core_chain`` are as in :class:`cwm.domain.answers.AnswerKeys`, of its answer;
+    read back they are the names that they are stored under. ``joined`` is a :class:`Joined`, empty for the first turn of a session that was opened for it.
     """
 
     tenant: str
@@ -100,6 +114,9 @@ class Turn:
     compactions: int | None = None
     router_decision: str | None = None
     trace_id: str | None = None
+    calls: str | None = None
+    core_chain: str | None = None
+    joined: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
+from cwm.domain.answers import KeyKind, RecordedAnswer
 from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.messages import Brief
 from cwm.domain.prefix import TokenIds
@@ -19,11 +20,13 @@ from cwm.domain.word_search import Finding, Words
 
 
 class TurnRecords(Protocol):
-    async def begin_turn(self, turn: Turn, session_created_at: datetime) -> Turn | None:
+    async def begin_turn(
+        self, turn: Turn, session_created_at: datetime, number: int | None = None
+    ) -> Turn | None:
         """Record that a turn is asked now, and mark its session as used at ``turn.asked_at``.
 
         Returns the turn with its number and the registry's holder. None, and nothing changed, when the session is not
-        live or not the one created at ``session_created_at``.
+        live or not the one created at ``session_created_at``, or the turn would not get this ``number``.
         """
 
     async def end_turn(
@@ -98,14 +101,23 @@ class TurnRecords(Protocol):
         No message is read, but for turns that were recorded by a CWM that kept no titles: of those a small one; a large or damaged one is left out.
         """
 
-    async def turn_with_chain(self, tenant: str, author: str, chains: Sequence[str]) -> Turn | None:
-        """The author's newest turn with the first of these chains that any has."""
+    async def recorded_answers(
+        self, tenant: str, author: str, model: str, kind: KeyKind, keys: Sequence[str]
+    ) -> list[RecordedAnswer]:
+        """The author's turns that have one of these keys, in sessions of the author and the model that are not deleted.
+
+        At most 64, those of the first keys first. Of one key first those that their session's context ends with while no later turn is in flight, the oldest first;
+        then the others, the newest first.
+        """
 
     async def turns(self, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:
         """Turns of a session in any state, the newest first."""
 
     async def turn_tokens(self, turn: Turn) -> TokenIds:
         """The exact token ids of an ended turn's context, from position 0. CWM-4004."""
+
+    async def turns_in_flight(self, tenant: str, author: str) -> list[Turn]:
+        """The author's turns whose answer is awaited, at most 1,000."""
 
     async def asked_turns_of_every_tenant(self, limit: int) -> list[Turn]:
         """Turns whose answer is awaited, the first asked first."""

@@ -25,10 +25,10 @@ from cwm.services.results.references import ByReference
 from cwm.services.results.results import Results
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
+from cwm.services.turns.asking.calling_conversation import CallingConversation
 from cwm.services.turns.branches import Branches
 from cwm.services.turns.compactions import Compactions
 from cwm.services.turns.compare import Compare
-from cwm.services.turns.conversations import Conversations
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.history import History
 from cwm.services.turns.search import Search
@@ -53,7 +53,7 @@ class Services:
     branches: Branches
     compare: Compare
     compactions: Compactions
-    conversations: Conversations
+    calling_conversation: CallingConversation
     search: Search
     freeze: Freeze
     thaw: Thaw

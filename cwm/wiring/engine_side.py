@@ -38,9 +38,8 @@ from cwm.services.responses.responses import Responses
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
-from cwm.services.turns.admission import Admission
-from cwm.services.turns.continuation import Continuation
-from cwm.services.turns.conversations import Conversations
+from cwm.services.turns.asking.calling_conversation import CallingConversation
+from cwm.services.turns.asking.continuation import Continuation
 from cwm.services.turns.current import Current
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.grow import Grow
@@ -57,6 +56,7 @@ from cwm.settings import Settings
 from cwm.wiring.engine_list import EngineList
 from cwm.wiring.foundation import Foundation
 from cwm.wiring.limits import shared_with_others
+from cwm.wiring.turns import TurnParts, build_pass_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class EngineSide:
     end_session: EndSession
     generate: Generate
     pass_through: PassThrough
-    conversations: Conversations
+    calling_conversation: CallingConversation
     reuse: Reuse
     turn_sums: TurnSums
     freeze: Freeze
@@ -90,7 +90,7 @@ class EngineSide:
         """Apply changed engines, models' aliases, and policies of turns."""
         await self.engine_list.configure(new)
         self.directory.aliases = new.aliases
-        self.conversations.policies = new.capture
+        self.pass_through.find_session.policies = new.capture
         self.turns.keep = new.keep
         self.pass_through.repairs = new.repairs
 
@@ -254,9 +254,6 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         journal,
         turns_settings.context_limit(),
     )
-    conversations = Conversations(
-        registry, clock, settings.capture, single_user=not shared_with_others(settings, base.access.identity)
-    )
 
     async def thawed(
         principal: Principal, window_name: str, session_id: str | None, visibility: str | None
@@ -276,36 +273,35 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         generate=generate,
         reuse=reuse,
         turn_sums=turn_sums,
-        pass_through=PassThrough(
-            engine=engine,
-            wire=VllmWire(
-                settings.engine.max_answer_bytes,
-                turns_settings.schema_limits(),
-                turns_settings.sequences,
-                engine_list.media,
-                frozenset(turns_settings.passed_fields),
-            ),
-            admission=Admission(
+        pass_through=build_pass_through(
+            TurnParts(
                 engine=engine,
+                wire=VllmWire(
+                    settings.engine.max_answer_bytes,
+                    turns_settings.schema_limits(),
+                    turns_settings.sequences,
+                    engine_list.media,
+                    frozenset(turns_settings.passed_fields),
+                ),
                 registry=registry,
                 directory=directory,
                 place=place,
                 open_session=open_session,
-                scopes=scopes,
                 continuation=Continuation(registry, grow, thawed),
-                conversations=conversations,
+                turns=turns,
                 journal=journal,
                 limits=base.limits,
+                reuse=reuse,
+                responses=responses,
                 clock=clock,
-            ),
-            turns=turns,
-            journal=journal,
-            limits=base.limits,
-            reuse=reuse,
-            responses=responses,
-            repairs=settings.repairs,
+                capture=settings.capture,
+                repairs=settings.repairs,
+                single_user=not shared_with_others(settings, base.access.identity),
+            )
         ),
-        conversations=conversations,
+        calling_conversation=CallingConversation(
+            registry, clock, lambda tenant: turns.keep.of(tenant).messages
+        ),
         freeze=freeze,
         quarantine=quarantine,
         thaw=thaw,

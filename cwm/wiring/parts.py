@@ -129,7 +129,7 @@ def build_parts(settings: Settings) -> Parts:
         outlook=Outlook(base.registry, engine_side.delete),
         compare=Compare(history, engine_side.directory, engine_side.thaw.planner),
         compactions=Compactions(history),
-        conversations=engine_side.conversations,
+        calling_conversation=engine_side.calling_conversation,
         search=Search(history),
         freeze=engine_side.freeze,
         thaw=engine_side.thaw,

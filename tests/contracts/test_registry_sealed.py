@@ -18,6 +18,7 @@ from cwm.adapters.sql.tables.columns import metadata
 from cwm.adapters.sql.tables.sessions import snapshots
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.vault import Vault
+from cwm.domain.answers import KeyKind
 from cwm.domain.canary import Canary, Origin
 from cwm.domain.errors import CwmError, StorageCorruptionError, StorageKeyError
 from cwm.domain.look import Look
@@ -34,6 +35,8 @@ SAID: Final = message_of({"role": "user", "content": "My colour is heliotrope."}
 REPLY: Final = message_of({"role": "assistant", "content": "I keep it."})
 PROFILE: Final = Profile("digest of the system text", "digest of the tools")
 CHAIN: Final = "digest of what was said so far"
+CALLS: Final = "digest of the calls of an answer"
+CORE_CHAIN: Final = "digest of what was said without the system text"
 CANARY: Final = Canary(Look((33, 65), ({41: -0.1}, {42: -0.2})), Origin.INHERITED)
 
 
@@ -62,6 +65,8 @@ async def took(registry: SqlRegistry, turn_id: str = "t1", session_id: str = "s1
         digest=digest(IDS),
         main=True,
         ended_at=LATER,
+        calls=CALLS,
+        core_chain=CORE_CHAIN,
     )
     assert await registry.end_turn(turn, TurnParts(IDS, (SAID, REPLY)))
     recorded = await registry.turn("acme", turn_id)
@@ -90,9 +95,12 @@ async def requires_all_of_it(registry: SqlRegistry) -> None:
         assert (turn.profile, turn.digest) == (PROFILE, digest(IDS))
         assert await registry.turn_tokens(turn) == IDS
         assert await registry.turn_messages(turn) == [SAID, REPLY]
-    found = await registry.turn_with_chain("acme", "ann", ["another", CHAIN])
-    assert found is not None
-    assert (found.chain, found.old_message) == (CHAIN, "digest of an old one")
+    found, *_ = await registry.recorded_answers("acme", "ann", "tiny", KeyKind.CHAIN, ["another", CHAIN])
+    assert (found.key, found.turn.chain) == (CHAIN, CHAIN)
+    assert found.turn.old_message == "digest of an old one"
+    for kind, key in ((KeyKind.CALLS, CALLS), (KeyKind.CORE_CHAIN, CORE_CHAIN)):
+        answers = await registry.recorded_answers("acme", "ann", "tiny", kind, [key])
+        assert {one.turn.id for one in answers} >= {found.turn.id}
     assert await registry.live_sessions_with_head("acme", "acme", IDS) == ["branch", "s1"]
 
 

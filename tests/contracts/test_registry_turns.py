@@ -16,6 +16,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.tables.turns import turn_contents, turns
 from cwm.adapters.sql.vault import Vault
+from cwm.domain.answers import KeyKind
 from cwm.domain.errors import StorageCorruptionError, TurnInFlightError
 from cwm.domain.keep import TreeLimit, TreeSize
 from cwm.domain.messages import in_brief
@@ -455,23 +456,54 @@ async def test_a_removed_session_takes_its_turns_and_messages_along(
 
 
 async def test_a_turn_is_found_by_what_its_author_said(registry: Registry) -> None:
-    await registry.add_session(a_session(), ())
-    await registry.add_session(a_session(tenant="other"), ())
+    await registry.add_session(a_session(owner="ann"), ())
+    await registry.add_session(a_session("bobs", owner="bob"), ())
+    await registry.add_session(a_session(tenant="other", owner="ann"), ())
     asked = await ask_turn(registry, "t1", author="ann", chain="short", asked_at=NOW)
-    await end_turn(registry, asked, IDS, chain="long")
+    await end_turn(registry, asked, IDS, chain="long", calls="called", core_chain="core")
     await ask_turn(registry, "t2", author="ann", chain="short", asked_at=SOON)
     await ask_turn(registry, "t3", author="ann", chain="short", asked_at=NOW)
     await ask_turn(registry, "t4", author="bob", chain="longest", asked_at=NOW)
     await ask_turn(registry, "t5", author="ann", asked_at=LATER)
+    await ask_turn(registry, "t6", session_id="bobs", author="ann", chain="longest", asked_at=LATER)
 
-    async def found(tenant: str, *chains: str) -> str | None:
-        turn = await registry.turn_with_chain(tenant, "ann", chains)
-        return None if turn is None else turn.id
+    async def found(tenant: str, kind: KeyKind, *keys: str, model: str = "tiny") -> list[str]:
+        return [one.turn.id for one in await registry.recorded_answers(tenant, "ann", model, kind, keys)]
 
-    assert await found("acme", "longest", "long", "short") == "t1"
-    assert await found("acme", "short", "long") == "t2"
-    assert await found("acme", "longest") is None
-    assert await found("other", "long", "short") is None
+    assert await found("acme", KeyKind.CHAIN, "longest", "long", "short") == ["t1", "t2", "t3"]
+    assert await found("acme", KeyKind.CHAIN, "short", "long") == ["t2", "t3", "t1"]
+    assert await found("acme", KeyKind.CHAIN, "longest") == []
+    assert await found("acme", KeyKind.CHAIN, "long", model="another") == []
+    assert await found("other", KeyKind.CHAIN, "long", "short") == []
+    assert await found("acme", KeyKind.CALLS, "long", "called") == ["t1"]
+    assert await found("acme", KeyKind.CORE_CHAIN, "core") == ["t1"]
+
+
+async def test_of_equal_answers_the_oldest_that_nobody_went_on_from_comes_first(registry: Registry) -> None:
+    for number, name in enumerate(("first", "second", "third", "gone")):
+        await registry.add_session(a_session(name), ())
+        at = NOW + timedelta(seconds=number)
+        asked = await ask_turn(registry, f"t-{name}", session_id=name, chain="c", asked_at=at)
+        await end_turn(registry, asked, IDS, chain="c", main=True)
+    await ask_turn(registry, "next", session_id="first", asked_at=LATER)
+    await registry.remove_session("acme", "gone", LATER)
+    found = await registry.recorded_answers("acme", asked.author, "tiny", KeyKind.CHAIN, ["c"])
+    assert [(one.session.id, one.is_current, one.is_awaited, one.next_number) for one in found] == [
+        ("second", True, False, 2),
+        ("third", True, False, 2),
+        ("first", True, True, 3),
+    ]
+    assert {one.key for one in found} == {"c"}
+    assert [turn.id for turn in await registry.turns_in_flight("acme", asked.author)] == ["next"]
+    assert await registry.turns_in_flight("acme", "nobody") == []
+
+
+async def test_a_turn_may_be_asked_only_if_it_gets_a_number(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    assert await registry.begin_turn(a_turn("t1"), NOW, 2) is None
+    assert await registry.begin_turn(a_turn("t2"), NOW, 1) is not None
+    assert await registry.begin_turn(a_turn("t3"), NOW, 1) is None
+    assert await registry.begin_turn(a_turn("t4"), NOW, 2) is not None
 
 
 async def test_what_was_asked_in_turns_of_several_sessions_is_read_at_once(registry: Registry) -> None:

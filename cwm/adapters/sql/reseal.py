@@ -21,7 +21,7 @@ from cwm.adapters.sql.transactions import reading, writing
 from cwm.adapters.sql.turns import conversations as of_conversations
 from cwm.adapters.sql.turns.paths import tokens_of
 from cwm.adapters.sql.turns.responses import SEALED, SEALED_ITEMS
-from cwm.adapters.sql.turns.sealed import messages_in, opened_turn, sealed_turn
+from cwm.adapters.sql.turns.sealed import keys_in, messages_in, opened_turn, sealed_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError
 
@@ -71,7 +71,9 @@ class Reseal:
         connection.execute(select(sessions.c.id).where(this).with_for_update())
         mine = and_(turns.c.tenant == tenant, turns.c.session_id == session_id)
         rows: Sequence[Any] = connection.execute(
-            select(*TURN, turns.c.head, turns.c.messages, turns.c.packed, turns.c.title).where(mine)
+            select(
+                *TURN, turns.c.head, turns.c.messages, turns.c.packed, turns.c.title, turns.c.sealed_keys
+            ).where(mine)
         ).all()
         changed, digests = False, set[str]()
         for row in rows:
@@ -86,6 +88,7 @@ class Reseal:
                 values = turn_values(opened_turn(self.vault, turn_of(row)))
                 title = self.vault.open(row.title or b"", "title", tenant, row.id) or None
                 values |= {"head": head, "messages": said, "packed": packed, "title": title}
+                values |= {"sealed_keys": None, **keys_in(self.vault, row)}
                 sealed = sealed_turn(self.vault, values)
                 connection.execute(update(turns).where(mine, turns.c.id == row.id).values(sealed))
         if changed:
@@ -168,7 +171,10 @@ class Reseal:
 
 def _sealed_columns(row: Any) -> list[bytes | str]:
     """Of an ended turn; an awaited one has only its digests."""
-    columns = [row.digest, *filter(None, (row.head, row.chain, row.packed, row.title))]
+    columns = [
+        row.digest,
+        *filter(None, (row.head, row.chain, row.packed, row.title, row.calls, row.core_chain)),
+    ]
     if row.messages:
         columns.append(row.messages if isinstance(row.messages, str) else "")
     return columns

@@ -32,7 +32,9 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
 
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
-TURN: Final = tuple(column for column in turns.c if column.key not in {"head", "packed", "messages", "title"})
+TURN: Final = tuple(
+    column for column in turns.c if column.key not in {"head", "packed", "messages", "title", "sealed_keys"}
+)
 AUDIT_RECORD: Final = tuple(audit_log.c)
 INTENT: Final = tuple(intents.c)
 _CONSTRUCTORS: Final[list[tuple[int, Callable[[Any], Any]]]] = [

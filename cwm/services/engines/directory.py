@@ -17,7 +17,13 @@ from typing import Final
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt, engine_key
 from cwm.domain.engine_rules import NO_RULES
-from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.domain.errors import (
+    CwmError,
+    EngineConnectionError,
+    EngineResponseError,
+    InvalidParameterError,
+    ModelDoesNotGenerateError,
+)
 from cwm.domain.noise import CANNOT_BE_JUDGED
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
@@ -119,6 +125,15 @@ class EngineDirectory(EngineRoster):
         if name and ("", name) not in self._known:
             await self._learn(None, tenant)
         return await self.identity(self.meant(name) if name else None, tenant=tenant)
+
+    async def served(self, name: str | None, tenant: str) -> EngineIdentity | None:
+        """As :meth:`asked_for`; None for a model that is not served. CWM-1003 for one that does not generate."""
+        try:
+            return await self.asked_for(name, tenant)
+        except ModelDoesNotGenerateError:
+            raise
+        except InvalidParameterError:
+            return None
 
     async def of(self, session: Session, cache_salt: str | None = None) -> EngineIdentity:
         """The identity of a session's model on the engine that serves the session; if that is gone or not for its tenant, on another that serves the model.

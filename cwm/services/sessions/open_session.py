@@ -81,3 +81,8 @@ class OpenSession:
                 circle=circle,
             )
             return await self.registry.add_session(session, ())
+
+    async def scope_of_none(self, principal: Principal) -> str:
+        """The salt scope of a request without a session."""
+        base = salt_scope_of(self.cache_scope, principal, None)
+        return await self.scopes.current(principal.tenant, base)

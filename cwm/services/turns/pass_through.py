@@ -17,6 +17,7 @@ from cwm.domain.errors import (
     CwmError,
     EngineTimeoutError,
     SessionAlreadyExistsError,
+    SessionMovedOnError,
 )
 from cwm.domain.habits import Repair, RepairPolicies
 from cwm.domain.messages import message_of
@@ -29,12 +30,16 @@ from cwm.ports.turn_wire import PromptUsage, TurnAnswer, TurnRequest, TurnWire
 from cwm.services.access.limits import Limits
 from cwm.services.aside import held_until
 from cwm.services.audit.journal import Journal
+from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.reuse import Reuse
 from cwm.services.responses.responses import Responses
-from cwm.services.turns.admission import Admission, ClientRequest, Outbound
-from cwm.services.turns.continuation import Continued
-from cwm.services.turns.conversations import Captured
+from cwm.services.turns.asking.destination import Destination
+from cwm.services.turns.asking.find_session import FindSession
+from cwm.services.turns.asking.outbound import Outbound
+from cwm.services.turns.asking.prepare import Prepare
+from cwm.services.turns.asking.request import ClientRequest
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
+from cwm.services.turns.takeover import Takeover
 from cwm.services.turns.turns import Answered, RunningTurn, Turns
 from cwm.threads import aside
 
@@ -42,6 +47,8 @@ _REQUEST_ID: Final = "x-request-id"
 _CLIENT_ID_CHARS: Final = 64
 _ANSWER_SECONDS: Final = 5.0
 """For a whole answer of one of several engines that are all asked."""
+_MOST_SEARCHES: Final = 8
+"""For the session of a request, while others go on from where it would."""
 _MOST_ENGINES: Final = 2
 """That an answer may have lost until it is given up."""
 
@@ -88,7 +95,10 @@ class EngineAnswer:
 class PassThrough:
     engine: Engine
     wire: TurnWire
-    admission: Admission
+    find_session: FindSession
+    prepare: Prepare
+    takeover: Takeover
+    directory: EngineDirectory
     turns: Turns
     journal: Journal
     limits: Limits
@@ -110,50 +120,30 @@ class PassThrough:
                 scope.callback(self._let_go, principal, ask)
             request, follows = await self.responses.resolved(principal, request)
             await request.require_media(principal)
-            incoming = replace(incoming, follows=follows)
             await self.limits.require_tokens(principal)
-            source = capture = None
-            if incoming.continued is not None:
-                request.require_continuable()
-                source = await self.admission.continuation.source(
-                    principal, incoming.continued, incoming.session_id, incoming.visibility
-                )
-                incoming = replace(incoming, session_id=source.session.id)
-            else:
-                capture = await self.admission.captured(principal, incoming, request)
-            own_request = _chosen(incoming, capture)
-            try:
-                outbound = await self._outbound(principal, own_request, request, source, capture, scope)
-            except SessionAlreadyExistsError:
-                if capture is None:
-                    raise
-                # Since it was looked for, somebody else has opened a session of the name that the client gives its conversation.
-                capture = await self.admission.captured(principal, incoming, request)
-                own_request = _chosen(incoming, capture)
-                outbound = await self._outbound(principal, own_request, request, source, capture, scope)
-            return await self._start(own_request, outbound, scope.pop_all(), principal)
+            destination, outbound = await self._asked(principal, incoming, request, follows, scope)
+            return await self._start(incoming, outbound, scope.pop_all(), principal, destination.session_id)
 
-    async def _outbound(
+    async def _asked(
         self,
         principal: Principal,
         incoming: ClientRequest,
         request: TurnRequest,
-        source: Continued | None,
-        capture: Captured | None,
+        follows: str | None,
         scope: ExitStack,
-    ) -> Outbound:
-        """The request as it is sent, in a turn of its session if it has one."""
-        if incoming.session_id is None:
-            return await self.admission.without_session(principal, request, scope)
-        request.require_recordable()
-        session_id = await self.admission.session_id(principal, incoming.session_id)
-        with ExitStack() as work:
-            turn = work.enter_context(self.turns.begin(principal, session_id))
-            outbound = await self.admission.to_session(
-                principal, incoming, request, turn, source, capture, work
-            )
-            scope.push(work.pop_all())
-        return outbound
+    ) -> tuple[Destination, Outbound]:
+        """The request's destination, and what is sent. Where somebody else was faster, both are found anew."""
+        searches = 0
+        while True:
+            destination = await self.find_session(principal, incoming, request, follows)
+            searches += 1
+            if searches == _MOST_SEARCHES:
+                destination = replace(destination, number=None)
+            try:
+                return destination, await self.prepare(principal, incoming, request, destination, scope)
+            except (SessionAlreadyExistsError, SessionMovedOnError):
+                if not destination.is_captured or searches == _MOST_SEARCHES:
+                    raise
 
     async def count(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that counts a prompt's tokens. It costs no tokens. CWM-1003, 5001, 5002; 7001 and 7002 over a limit."""
@@ -161,7 +151,7 @@ class PassThrough:
             request = await self._read(principal, incoming)
             scope.callback(await self.limits.admit_rest(principal, None, request.sequences))
             await request.require_media(principal)
-            outbound = await self.admission.counted(principal, request)
+            outbound = await self.prepare.counted(principal, request)
             return await self._start(incoming, outbound, scope.pop_all())
 
     async def relay(self, incoming: ClientRequest, engine: str = "") -> EngineAnswer:
@@ -173,7 +163,7 @@ class PassThrough:
         self, principal: Principal, incoming: ClientRequest
     ) -> list[tuple[EngineAnswer, bytes]]:
         """Forward such a request to every engine that serves the caller's tenant: the whole answers of those that answer, of several engines in time. The first engine's error if none does."""
-        names = self.admission.directory.names(principal.tenant)
+        names = self.directory.names(principal.tenant)
 
         async def whole(name: str) -> tuple[EngineAnswer, bytes]:
             request = replace(incoming, left=asyncio.Event())
@@ -195,7 +185,7 @@ class PassThrough:
 
     @property
     def aliases(self) -> ModelAliases:
-        return self.admission.directory.aliases
+        return self.directory.aliases
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
@@ -217,6 +207,7 @@ class PassThrough:
         outbound: Outbound,
         scope: ExitStack,
         principal: Principal | None = None,
+        session_id: str | None = None,
     ) -> EngineAnswer:
         """Run the exchange in a task that the client cannot cancel; ``scope`` closes with the turn."""
 
@@ -230,7 +221,7 @@ class PassThrough:
 
         session = None
         if principal is not None and outbound.turn is not None:
-            session = (principal.tenant, incoming.session_id or "")
+            session = (principal.tenant, session_id or "")
         headers, departure = _departure(incoming, outbound)
         exchange = Exchange(
             outbound.engine,
@@ -248,7 +239,7 @@ class PassThrough:
             else partial(self._successor, principal, outbound, [outbound.identity.engine], scope),
             lambda answer: outbound.request.resumed(answer, outbound.body),
         )
-        task = self._running.start(self._run(exchange, outbound, incoming.session_id))
+        task = self._running.start(self._run(exchange, outbound, session_id))
         task.add_done_callback(lambda _: scope.close())
         held_until(task)
         head = await exchange.head()
@@ -256,7 +247,7 @@ class PassThrough:
             head.status,
             head.headers,
             head.streamed,
-            incoming.session_id,
+            session_id,
             outbound.turn,
             outbound.request.capped,
             outbound.request.repairs,
@@ -271,11 +262,11 @@ class PassThrough:
         if len(lost_engines) >= _MOST_ENGINES:
             # What kills one engine after another may be the request.
             return None
-        identity = await self.admission.successor(principal, outbound, lost_engines)
+        identity = await self.takeover(principal, outbound, lost_engines)
         if identity is None:
             return None
         lost_engines.append(identity.engine)
-        scope.enter_context(self.admission.directory.works(identity.engine))
+        scope.enter_context(self.directory.works(identity.engine))
         self.journal.meter.event("answer_gone_on")
         return self.engine.on(identity.engine)
 
@@ -372,11 +363,6 @@ def _hides_ids(outbound: Outbound, head: Head) -> bool:
     names = outbound.request.engine_headers(recorded=outbound.ids_requested)
     present = {name.lower() for name, _ in head.headers}
     return head.status == HTTPStatus.OK and any(name.encode() not in present for name in names)
-
-
-def _chosen(incoming: ClientRequest, capture: Captured | None) -> ClientRequest:
-    """The request in the session that was found for it."""
-    return incoming if capture is None else replace(incoming, session_id=capture.session_id)
 
 
 def _departure(incoming: ClientRequest, outbound: Outbound) -> tuple[Mapping[str, str], Departure]:

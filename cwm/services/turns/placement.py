@@ -11,7 +11,7 @@ from cwm.domain.divergence import Divergence
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.main_line import Standing, compacts, standing
 from cwm.domain.prefix import TokenIds, common_length, digests_at
-from cwm.domain.turn import Message, Profile, Turn, TurnQuery, TurnState
+from cwm.domain.turn import Joined, Message, Profile, Turn, TurnQuery, TurnState
 from cwm.ports.turns import TurnRecords
 
 _RECENT: Final = TurnQuery(limit=1000)
@@ -25,7 +25,7 @@ class Said:
 
     ``whole``: ``messages`` are the whole conversation, not only what is new. ``apart``: the turn is no part of the session's
     conversation. ``line``: the digests of the messages of the turn ``current``, which was current when it was asked;
-    ``diverged``: where it leaves them. ``chain`` digests what is said up to here, if sessions are found by that. ``compactions``: how
+    ``diverged``: where it leaves them. ``chain`` and ``core_chain`` digest what is said up to here under these ``hints``, if sessions are found by that. ``compactions``: how
     many summaries of the conversation its client says it has made.
     """
 
@@ -37,6 +37,9 @@ class Said:
     line: Sequence[str] = ()
     diverged: Divergence | None = None
     chain: str | None = None
+    core_chain: str | None = None
+    hints: tuple[str, ...] = ()
+    joined: Joined | None = None
     compactions: int | None = None
 
     @property

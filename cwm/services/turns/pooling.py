@@ -13,7 +13,8 @@ from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterError
 from cwm.domain.pooling import pooling_fields, salted, too_large, used_tokens
 from cwm.domain.principal import Principal
-from cwm.services.turns.admission import ClientRequest
+from cwm.services.engines.placement import Place
+from cwm.services.turns.asking.request import ClientRequest
 from cwm.services.turns.pass_through import PassThrough
 from cwm.threads import aside
 
@@ -33,6 +34,7 @@ class PooledAnswer:
 @dataclass(frozen=True, slots=True)
 class Pooling:
     pass_through: PassThrough
+    place: Place
 
     async def __call__(self, principal: Principal, incoming: ClientRequest) -> PooledAnswer:
         """Forward a request to the engine with the least work that serves its model to the caller's tenant.
@@ -40,7 +42,7 @@ class Pooling:
         CWM-1003 for a model that is not served, or not for this, and for an answer that is too large; 5001, 5002, 6001; 7003 over a
         token budget.
         """
-        limits, directory = self.pass_through.limits, self.pass_through.admission.directory
+        limits, directory = self.pass_through.limits, self.pass_through.directory
         size = len(incoming.body)
         fields = await aside(size, partial(pooling_fields, incoming.body))
         await limits.require_tokens(principal)
@@ -62,7 +64,7 @@ class Pooling:
 
     async def _answer(self, tenant: str, model: str, request: ClientRequest) -> PooledAnswer:
         """The answer of one engine; of another one if that is gone, which has said nothing to the client."""
-        directory = self.pass_through.admission.directory
+        directory = self.pass_through.directory
         engine = await self._engine(tenant, model)
         try:
             return await self._ask(engine, request)
@@ -79,8 +81,7 @@ class Pooling:
 
     async def _engine(self, tenant: str, model: str, lost_engine: str = "") -> str:
         """The name of the engine that takes the request. In place of ``lost_engine``, it is no router and answers."""
-        admission = self.pass_through.admission
-        directory = admission.directory
+        directory = self.pass_through.directory
         candidates = await directory.candidates(model, tenant)
         if lost_engine:
             candidates = tuple(
@@ -90,19 +91,19 @@ class Pooling:
                     if name != lost_engine and not directory.is_router(name) and await directory.answers(name)
                 ]
             )
-        drained = await admission.registry.drained_engines()
+        drained = await self.place.registry.drained_engines()
         candidates = tuple(name for name in candidates if name not in drained) or candidates
         if not candidates:
             raise EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
         engine = next((name for name in candidates if not directory.is_full(name)), None)
         if engine is None:
-            raise admission.place.full(model, len(candidates))
+            raise self.place.full(model, len(candidates))
         return engine
 
     async def _ask(self, engine: str, request: ClientRequest) -> PooledAnswer:
         pass_through, journal = self.pass_through, self.pass_through.journal
         with (
-            pass_through.admission.directory.works(engine),
+            pass_through.directory.works(engine),
             journal.tracer.span("pass_through"),
             journal.meter.operation("pass_through"),
         ):

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
+from cwm.domain.answers import calls_digest
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.conversation import chained
 from cwm.domain.divergence import Divergence, Miss, miss
-from cwm.domain.errors import CwmError, SessionNotActiveError, StorageQuotaExceededError
+from cwm.domain.errors import CwmError, SessionMovedOnError, StorageQuotaExceededError
 from cwm.domain.keep import KeepPolicies
 from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
@@ -176,11 +177,17 @@ class RunningTurn:
         return await self._turns.records.message_digests(current) if digests is None else digests
 
     async def ask(
-        self, session: Session, statement: Said, *, cache_salt: str | None = None, block: int = 0
+        self,
+        session: Session,
+        statement: Said,
+        *,
+        cache_salt: str | None = None,
+        block: int = 0,
+        number: int | None = None,
     ) -> None:
         """Record that the turn is asked in ``session``, of an engine that reuses KV in blocks of so many tokens (0: unknown).
 
-        CWM-3002 if the session is not live; CWM-4001, 4003.
+        CWM-3002 if the session is not live, or its next turn is not this ``number``; CWM-4001, 4003.
         """
         session.require_live("a turn")
         await self._require_room(session)
@@ -194,6 +201,7 @@ class RunningTurn:
             client=ORIGIN.get().user_agent or "",
             profile=statement.profile,
             chain=statement.chain,
+            joined=statement.joined,
             compactions=statement.compactions,
             cache_salt=cache_salt,
             trace_id=trace_id_of(turns.tracer.carrier()),
@@ -208,9 +216,9 @@ class RunningTurn:
             )
         await turns.forget()
         self._statement, self._id, self._block = statement, turn.id, block
-        self._pending = await turns.records.begin_turn(turn, session.created_at)
+        self._pending = await turns.records.begin_turn(turn, session.created_at, number)
         if self._pending is None:
-            raise SessionNotActiveError(
+            raise SessionMovedOnError(
                 f"Session '{session.id}' moved on or is no longer active; look at it and take the turn again.",
                 session_id=session.id,
             )
@@ -244,8 +252,8 @@ class RunningTurn:
             first_token_ms=end.first_token_ms,
             router_decision=end.router_decision,
             ended_at=self._turns.clock.now(),
-            chain=_chain(pending, end),
         )
+        turn = self._with_keys(turn, end)
         records = self._turns.records
         try:
             parentage = await Placement(records)(turn, prompt, self._statement)
@@ -283,6 +291,21 @@ class RunningTurn:
         else:
             self._compacted = parentage.compacts
         return session
+
+    def _with_keys(self, turn: Turn, end: Answered) -> Turn:
+        """The ended turn with the keys of its answer. An abandoned one keeps that of its request, which is found when it is sent again."""
+        statement, answer = self._statement, end.message
+        if turn.chain is None or answer is None or end.abandoned:
+            return turn
+        turn = replace(turn, chain=chained(turn.chain, answer.digest))
+        if statement.core_chain is None:
+            return turn
+        are_messages_kept = self._turns.keep.of(turn.tenant).messages
+        return replace(
+            turn,
+            core_chain=chained(statement.core_chain, answer.digest),
+            calls=calls_digest(answer, *statement.hints) if are_messages_kept else None,
+        )
 
     async def tag_compacted(self) -> None:
         """Tag the turn that it compacts, until its session is deleted; a tag of this name that there is stays."""
@@ -363,10 +386,3 @@ class RunningTurn:
                 details=details,
             )
         )
-
-
-def _chain(turn: Turn, end: Answered) -> str | None:
-    """An abandoned turn's stays that of its request, so that the request is found when it is sent again."""
-    if turn.chain is None or end.message is None or end.abandoned:
-        return turn.chain
-    return chained(turn.chain, end.message.digest)

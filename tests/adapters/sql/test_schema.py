@@ -30,6 +30,7 @@ from cwm.adapters.sql.turns.stored_bytes import ROW_BYTES, TURN_BYTES, SqlStored
 from cwm.adapters.sql.window_list import search as window_search
 from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
+from cwm.domain.answers import KeyKind
 from cwm.domain.canary import Canary, Origin
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.look import Look
@@ -306,14 +307,19 @@ async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str
         (turn,) = await registry.turns("acme", "s1", TurnQuery())
         assert (turn.id, turn.chain, turn.compactions, turn.router_decision) == ("t1", "c1", None, None)
         assert await registry.turn_tokens(turn) == IDS_OF_0009
-        assert await registry.turn_with_chain("acme", "ann", ["c1"]) == turn
+        (found,) = await registry.recorded_answers("acme", "ann", "tiny", KeyKind.CHAIN, ["c1"])
+        assert found.turn == turn
         columns = await database.read(lambda connection: inspect(connection).get_columns("turns"))
         if empty_database_url.startswith("sqlite"):
-            assert [column["name"] for column in columns[-4:]] == [
+            assert [column["name"] for column in columns[-8:]] == [
                 "packed",
                 "router_decision",
                 "trace_id",
                 "title",
+                "calls",
+                "core_chain",
+                "joined",
+                "sealed_keys",
             ]
         indexes = await database.read(lambda connection: inspect(connection).get_indexes("turns"))
         partly = {
@@ -321,7 +327,7 @@ async def test_turns_of_an_older_schema_stay_as_they_are(empty_database_url: str
             for index in indexes
             if any(option.endswith("_where") for option in index.get("dialect_options", {}))
         }
-        assert partly == {"ix_turns_asked", "ix_turns_chain"}
+        assert partly == {"ix_turns_asked", "ix_turns_chain", "ix_turns_calls", "ix_turns_core_chain"}
     finally:
         await database.dispose()
 
@@ -445,6 +451,9 @@ async def test_canaries_of_0020_are_none_and_a_gateway_of_it_goes_on_beside_the_
         await database.dispose()
 
 
+_SINCE_0020: Final = ("trace_id", "calls", "core_chain", "joined")
+
+
 def _a_turn_of_0019(connection: Connection) -> None:
     connection.execute(
         insert(metadata.tables["sessions"]).values(before_0021(session_values(a_session())) | {"head": None})
@@ -456,7 +465,8 @@ def _a_turn_of_0019(connection: Connection) -> None:
         router_decision="w-2",
     )  # fmt: skip
     values = turn_values(turn) | {"packed": packed, "messages": []}
-    del values["trace_id"]
+    for later in _SINCE_0020:
+        del values[later]
     connection.execute(insert(metadata.tables["turns"]).values(values))
 
 
@@ -470,7 +480,8 @@ def _a_turn_of_0012(connection: Connection) -> None:
         number=1, state=TurnState.ENDED, prompt_tokens=count, total_tokens=count, digest=content, chain="c1"
     )
     values = turn_values(turn) | {"packed": packed, "messages": []}
-    del values["compactions"], values["router_decision"], values["trace_id"]
+    for later in ("compactions", "router_decision", *_SINCE_0020):
+        del values[later]
     connection.execute(insert(metadata.tables["turns"]).values(values))
 
 

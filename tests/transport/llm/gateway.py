@@ -57,9 +57,7 @@ from cwm.services.responses.conversations import StoredConversations
 from cwm.services.responses.responses import Responses
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
-from cwm.services.turns.admission import Admission
-from cwm.services.turns.continuation import Continuation
-from cwm.services.turns.conversations import Conversations
+from cwm.services.turns.asking.continuation import Continuation
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.pass_through import PassThrough
 from cwm.services.turns.turns import Turns
@@ -68,6 +66,7 @@ from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.envelope import headers_of
 from cwm.transport.http.request_keys import PRINCIPAL
 from cwm.transport.llm.routes import routes
+from cwm.wiring.turns import TurnParts, build_pass_through
 from tests.eventually import eventually
 
 TENANT = "acme"
@@ -223,27 +222,23 @@ async def gateway(
             journal,
             context_limit,
         )
-        pass_through = PassThrough(
-            engine=engine,
-            wire=VllmWire(),
-            admission=Admission(
+        pass_through = build_pass_through(
+            TurnParts(
                 engine=engine,
+                wire=VllmWire(),
                 registry=registry,
                 directory=directory,
                 place=Place(registry, directory, clock),
                 open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
-                scopes=scopes,
                 continuation=Continuation(registry, Grow(engine), _without_windows),
-                conversations=Conversations(registry, clock, capture),
+                turns=turns,
                 journal=journal,
                 limits=limits,
+                reuse=Reuse(meter),
+                responses=responses,
                 clock=clock,
-            ),
-            turns=turns,
-            journal=journal,
-            limits=limits,
-            reuse=Reuse(meter),
-            responses=responses,
+                capture=capture,
+            )
         )
         app: ASGIApp = Starlette(routes=routes(pass_through, HeaderIdentity()))
         app = Authenticated(BodyLimit(app, limits, MAX_BODY_BYTES, max_values))

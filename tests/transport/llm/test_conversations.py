@@ -296,6 +296,47 @@ async def test_conversations_that_begin_alike_are_apart(cwm: Gateway) -> None:
     assert len({session_id for session_id, _ in sessions}) == 6
 
 
+async def test_of_conversations_that_begin_alike_each_is_gone_on_with_once(cwm: Gateway) -> None:
+    """Nothing tells them apart but that nobody has gone on from there."""
+    begun = [await say(cwm, HEY) for _ in range(4)]
+    session_ids = [session_id for session_id, _ in begun]
+    gone_on = await asyncio.gather(*(say(cwm, *said, ON) for _, said in begun[:3]))
+    assert sorted(str(session_id) for session_id, _ in gone_on) == sorted(map(str, session_ids[:3]))
+    assert (await say(cwm, *begun[0][1], HEY))[0] == session_ids[3]
+    for session_id in session_ids:
+        assert await numbers(cwm, session_id) == [(1, False), (2, True)]
+    # All were gone on from: a branch of the one that was used last.
+    assert (await say(cwm, *begun[0][1], ANSWER, HEY))[0] == session_ids[3]
+
+
+GIT: Final = "You are a coding agent.\n<context name=\"gitStatus\">This is a snapshot in time.\n\n{}\n</context>"
+
+
+async def test_a_conversation_is_found_though_its_client_writes_its_surroundings_anew(cwm: Gateway) -> None:
+    clean, changed = (
+        {"role": "system", "content": GIT.format(status)} for status in ("clean", "M parser.py\n?? out.txt")
+    )
+    one, said = await say(cwm, clean, HEY)
+    assert (await say(cwm, changed, *said[1:], ON))[0] == one
+    turns = await cwm.registry.turns(TENANT, one or "", TurnQuery())
+    assert [(turn.joined, turn.cause, turn.main) for turn in turns] == [
+        ("assumed", "system_text", True),
+        (None, "", True),
+    ]
+    # Somebody went on from that answer, so what says otherwise is another conversation.
+    assert (await say(cwm, {"role": "system", "content": "Elsewhere."}, *said[1:], HEY))[0] != one
+    assert (await say(cwm, clean, *said[1:], HEY))[0] == one
+
+
+async def test_a_list_of_files_before_the_first_question_is_not_part_of_it(cwm: Gateway) -> None:
+    def asked(files: str) -> dict[str, Any]:
+        reminder = {"type": "text", "text": f"<system-reminder>\n{files}\n</system-reminder>"}
+        return {"role": "user", "content": [reminder, {"type": "text", "text": "hey"}]}
+
+    one, said = await say(cwm, asked("a.py"))
+    assert (await say(cwm, asked("a.py\nb.py"), *said[1:], ON))[0] == one
+
+
 async def test_principals_never_share_a_conversation(cwm: Gateway) -> None:
     people = [{"x-subject": f"person-{number}"} for number in range(50)]
     begun = [await say(cwm, HEY, headers=person) for person in people]
@@ -354,7 +395,8 @@ async def test_what_begins_anew_under_an_id_that_is_fixed_is_a_session_of_its_ow
     other, _ = await say(cwm, HEY, headers=headers)
     one, said = await say(cwm, HEY, headers=headers)
     elsewhere, _ = await say(cwm, *said, ON)
-    assert (await say(cwm, *said, ON, headers=headers))[0] == one
+    gone_on = [(await say(cwm, *said, ON, headers=headers))[0] for _ in range(2)]
+    assert gone_on == [other, one]
     assert len({one, other, elsewhere, "fixed"}) == 4
     assert {(one or "")[:5], (other or "")[:5]} in ({"fixed"}, {"clien"})
     assert (await say(cwm, HEY, headers={"x-our-thread": "mine"}))[0] == "mine"
@@ -365,8 +407,8 @@ async def test_a_cache_key_parts_conversations_and_joins_none(cwm: Gateway) -> N
     one, said = await say(cwm, HEY, prompt_cache_key="a")
     assert one != other
     for key in ("b", None):
-        assert (await say(cwm, *said, ON, prompt_cache_key=key))[0] != one
-    assert (await say(cwm, *said, ON, prompt_cache_key="a"))[0] == one
+        assert (await say(cwm, *said, ON, prompt_cache_key=key))[0] not in {one, other}
+    assert (await say(cwm, *said, ON, prompt_cache_key="a"))[0] == other
 
 
 async def test_a_fixed_id_names_what_is_no_chat_and_where_nothing_is_captured(cwm: Gateway) -> None:

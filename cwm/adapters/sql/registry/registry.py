@@ -20,6 +20,7 @@ from cwm.adapters.sql.registry.windows import WindowRecords
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.turns.answers import AnswerRecords
 from cwm.adapters.sql.turns.messages import MessageRecords
 from cwm.adapters.sql.vault import CLEAR, Vault
 from cwm.domain.session import SessionState
@@ -33,6 +34,7 @@ class SqlRegistry(
     SessionRecords,
     EngineRecords,
     TurnRecords,
+    AnswerRecords,
     MessageRecords,
     FreezeRecords,
     WindowRecords,

@@ -116,7 +116,8 @@ def first_turn(session: Session, token_ids: Sequence[int]) -> dict[str, Any]:
         digest=content,
         main=True,
     )
-    return turn_values(turn) | {"head": head_of(token_ids), "packed": packed, "messages": [], "title": None}
+    beside: dict[str, Any] = {"messages": [], "title": None, "sealed_keys": None}
+    return turn_values(turn) | {"head": head_of(token_ids), "packed": packed, **beside}
 
 
 def standing(turn: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -245,6 +246,8 @@ class SessionRecords:
             which["of_states"] = sorted(query.states)
         if query.owner is not None:
             statement = statement.where(sessions.c.owner == query.owner)
+        if query.used_since is not None:
+            statement = statement.where(sessions.c.updated_at >= query.used_since)
         if query.called is not None:
             statement = statement.where(_called(query.called))
         if query.after is not None:

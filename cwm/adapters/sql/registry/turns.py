@@ -84,27 +84,23 @@ _NEWEST: Final = (
     .order_by(turns.c.number.desc())
     .limit(bindparam("most"))
 )
-_CHAINED: Final = (
-    select(*TURN)
-    .where(
-        turns.c.tenant == bindparam("of_tenant"),
-        turns.c.author == bindparam("of_author"),
-        turns.c.chain.in_(bindparam("of_chains", expanding=True)),
-    )
-    .order_by(turns.c.asked_at.desc())
-    .limit(64)
-)
 _NUMBERED: Final = (
     update(sessions)
-    .where(_LIVE, sessions.c.created_at == bindparam("made_at"))
+    .where(
+        _LIVE,
+        sessions.c.created_at == bindparam("made_at"),
+        sessions.c.next_number == func.coalesce(bindparam("expected", type_=Integer), sessions.c.next_number),
+    )
     .values(next_number=sessions.c.next_number + 1, updated_at=bindparam("to_asked_at"))
     .returning((sessions.c.next_number - 1).label("number"))
 )
 _BEGUN: Final = insert(turns)
 _DROPPED: Final = delete(turns).where(_ASKED)
 
+_EMPTY: Final = {"head": None, "packed": None, "messages": [], "title": None, "sealed_keys": None}
 _EVERY_NUMBER: Final = 2**31 - 1
 _MANY: Final = 16_384
+_MOST_IN_FLIGHT: Final = 1000
 _LOOKED_UP: Final = 64 * 1024
 
 # Locks the session, then the turn: whoever removes either waits, or was faster.
@@ -183,14 +179,15 @@ class TurnRecords:
     vault: Vault
 
     @writing_at_once
-    def begin_turn(self, connection: Connection, turn: Turn, session_created_at: datetime) -> Turn | None:
+    def begin_turn(
+        self, connection: Connection, turn: Turn, session_created_at: datetime, number: int | None = None
+    ) -> Turn | None:
         turn = replace(turn, holder=self.holder, state=TurnState.ASKED)
-        content = sealed_turn(
-            self.vault, turn_values(turn) | {"head": None, "packed": None, "messages": [], "title": None}
-        )
+        content = sealed_turn(self.vault, turn_values(turn) | _EMPTY)
         values = {
             **_this(turn),
             "made_at": session_created_at,
+            "expected": number,
             **{f"to_{name}": value for name, value in content.items()},
         }
         if connection.dialect.name == "postgresql":
@@ -220,6 +217,7 @@ class TurnRecords:
             "packed": packed,
             "messages": [message.digest for message in parts.messages],
             "title": title_of(parts.messages),
+            "sealed_keys": None,
         }
         messages = {}
         for message in parts.messages:
@@ -284,15 +282,6 @@ class TurnRecords:
         return None if row is None else opened_turn(self.vault, turn_of(row))
 
     @reading
-    def turn_with_chain(
-        self, connection: Connection, tenant: str, author: str, chains: Sequence[str]
-    ) -> Turn | None:
-        names = [name for chain in chains for name in self.vault.names(tenant, chain)]
-        which = {"of_tenant": tenant, "of_author": author, "of_chains": names}
-        newest = [opened_turn(self.vault, turn_of(row)) for row in connection.execute(_CHAINED, which)]
-        return min(newest, key=lambda turn: chains.index(turn.chain or ""), default=None)
-
-    @reading
     def turns(self, connection: Connection, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:
         statement = _NEWEST if query.before is None else _NEWEST.where(turns.c.number < query.before)
         which = {
@@ -302,6 +291,12 @@ class TurnRecords:
             "from_number": query.first,
         }
         return [opened_turn(self.vault, turn_of(row)) for row in connection.execute(statement, which)]
+
+    @reading
+    def turns_in_flight(self, connection: Connection, tenant: str, author: str) -> list[Turn]:
+        own = and_(turns.c.tenant == tenant, turns.c.author == author)
+        in_flight = select(*TURN).where(own, turns.c.state == TurnState.ASKED.value).limit(_MOST_IN_FLIGHT)
+        return [opened_turn(self.vault, turn_of(row)) for row in connection.execute(in_flight)]
 
     @reading
     def asked_turns_of_every_tenant(self, connection: Connection, limit: int) -> list[Turn]:

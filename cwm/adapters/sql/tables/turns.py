@@ -3,7 +3,7 @@
 ``packed`` is the zstd-compressed output of ``prefix.pack`` for the ids from ``parent_at`` to ``total_tokens``, null while
 the answer is awaited. ``messages`` lists the digests of the messages behind ``parent_messages``. ``head`` is that of
 ``sessions``, for the turn's context. ``title`` is JSON of who asked and in brief what, null if a version of CWM before there were titles
-recorded it. A row that has ended never changes, but for the
+recorded it. ``calls`` and ``core_chain`` are what an answer is looked for by, besides ``chain``; where there are keys to seal with, ``sealed_keys`` has what they were made of. A row that has ended never changes, but for the
 ``cache_salt`` of the turn of a session that goes on under another.
 """
 
@@ -57,6 +57,10 @@ turns = Table(
     Column("router_decision", Text),
     Column("trace_id", Text),
     Column("title", LargeBinary),
+    Column("calls", Text),
+    Column("core_chain", Text),
+    Column("joined", Text),
+    Column("sealed_keys", Text),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
     Index(None, "tenant", "session_id", "number", unique=True),
 )
@@ -77,6 +81,16 @@ Index(
     sqlite_where=turns.c.chain.is_not(None),
     postgresql_where=turns.c.chain.is_not(None),
 )
+
+for _name in ("calls", "core_chain"):
+    Index(
+        f"ix_turns_{_name}",
+        turns.c.tenant,
+        turns.c.author,
+        turns.c[_name],
+        sqlite_where=turns.c[_name].is_not(None),
+        postgresql_where=turns.c[_name].is_not(None),
+    )
 
 # Each message once per session; ``packed`` is zstd-compressed JSON, empty for a message that is not kept, and ``weight`` what it takes in
 # memory, null if a version of CWM before there were weights recorded it.

@@ -11,6 +11,8 @@ from cwm.adapters.sql.vault import Vault, is_sealed_text
 from cwm.domain.turn import Profile, Turn
 
 _DIGESTS: Final = ("system", "tools", "prompt_digest", "digest", "chain", "old_message", "new_message")
+_KEYS: Final = ("calls", "core_chain")
+"""Answers are looked for by these: with a vault the columns have their names, and they themselves are in ``sealed_keys``."""
 
 
 def sealed_turn(vault: Vault, row: dict[str, Any]) -> dict[str, Any]:
@@ -24,6 +26,11 @@ def sealed_turn(vault: Vault, row: dict[str, Any]) -> dict[str, Any]:
     # Read as they are: no row has them twice. Sessions are looked for by the chain.
     sealed["old_message"] = sealed["new_message"] = None
     sealed["chain"] = row["chain"] and vault.name(row["tenant"], row["chain"])
+    keys = {name: row.get(name) for name in _KEYS}
+    if any(keys.values()):
+        sealed["sealed_keys"] = vault.seal_text(json.dumps(keys), "keys", *key)
+    for name, digest in keys.items():
+        sealed[name] = digest and vault.name(row["tenant"], digest)
     if row.get("packed"):
         sealed["packed"] = vault.seal(row["packed"], "tokens", *key)
     if row.get("title"):
@@ -41,6 +48,14 @@ def opened_turn(vault: Vault, turn: Turn) -> Turn:
         return turn
     opened = dict(zip(_DIGESTS, _opened(vault, turn.tenant, turn.id, turn.digest), strict=True))
     return replace(turn, profile=Profile(opened.pop("system"), opened.pop("tools")), **opened)
+
+
+def keys_in(vault: Vault, row: Any) -> dict[str, str | None]:
+    """The digests by which the answer of a turn is looked for. The row has the columns of a turn and ``sealed_keys``."""
+    if row.sealed_keys is None:
+        return {name: getattr(row, name) for name in _KEYS}
+    opened: dict[str, str | None] = json.loads(vault.open_text(row.sealed_keys, "keys", row.tenant, row.id))
+    return opened
 
 
 def digest_in(vault: Vault, tenant: str, turn_id: str, stored: str) -> str:

@@ -15,7 +15,7 @@ from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turn_contents, turn_tags, turns
 from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.turns.paths import digests_of
-from cwm.adapters.sql.turns.sealed import messages_in, opened_turn
+from cwm.adapters.sql.turns.sealed import keys_in, messages_in, opened_turn
 from cwm.adapters.sql.turns.stored_bytes import count_again
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.errors import StorageCorruptionError, StorageKeyError
@@ -25,12 +25,17 @@ from cwm.domain.session import Session, SessionState
 def said_in(connection: Connection, vault: Vault, tenant: str, source_turn: str) -> dict[str, Any]:
     """The columns of a first turn that say what was said in the turn it was copied from; none if that is gone."""
     row: Any = connection.execute(
-        select(*TURN, turns.c.title).where(turns.c.tenant == tenant, turns.c.id == source_turn)
+        select(*TURN, turns.c.title, turns.c.sealed_keys).where(
+            turns.c.tenant == tenant, turns.c.id == source_turn
+        )
     ).one_or_none()
     if row is not None:
         with suppress(StorageCorruptionError):
             turn = opened_turn(vault, turn_of(row))
-            return asdict(turn.profile) | {
+            keys = {} if turn.abandoned else {"chain": turn.chain, **keys_in(vault, row)}
+            return {
+                **asdict(turn.profile),
+                **keys,
                 "title": row.title and vault.open(row.title, "title", tenant, source_turn),
                 "messages": digests_of(connection, vault, tenant, turn.session_id, source_turn),
             }

@@ -58,18 +58,17 @@ class Continuation:
 
     async def prompt(
         self,
-        continued: Continued,
+        session: Session,
+        source: Turn,
         messages: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
         engine: str,
     ) -> TokenIds:
         """The whole prompt: the turn's exact context, then the new messages rendered by the model's template on this engine. CWM-5002."""
-        model, context = continued.session.model, await self.registry.turn_tokens(continued.turn)
-        template = template_from(continued.session.metadata)
-        template = Template(
-            template.has_system or bool(continued.turn.profile.system), options or template.options
-        )
-        return context + await self.grow.on(engine).following(model, messages, template, context[-1])
+        context = await self.registry.turn_tokens(source)
+        template = template_from(session.metadata)
+        template = Template(template.has_system or bool(source.profile.system), options or template.options)
+        return context + await self.grow.on(engine).following(session.model, messages, template, context[-1])
 
     async def _current(self, session: Session) -> Continued:
         current = await self.registry.current_turn(session.tenant, session.id)

@@ -1,0 +1,37 @@
+"""Surroundings: what clients put in front of the first question, and write anew at each start."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# A list of files, the state of a repository, the day: none of it was said by anybody.
+_BLOCKS: Final = (
+    "system-reminder",
+    "context",
+    "environment_context",
+    "environment_details",
+    "env",
+    "user_info",
+    "git_status",
+    "project_layout",
+    "file_tree",
+)
+_TAG: Final = re.compile(rf"<(/?)({'|'.join(_BLOCKS)})(?=[\s>/])[^<>]{{0,400}}>", re.IGNORECASE)
+# These begin a message that has nothing else.
+_PREFACES: Final = ("This is the Qwen Code. We are setting up the context for our chat.",)
+
+
+def without_surroundings(text: str) -> str:
+    """A text without the blocks that clients write anew; empty if it has nothing else."""
+    if text.lstrip().startswith(_PREFACES):
+        return ""
+    pieces, end, opened = [], 0, ""
+    for tag in _TAG.finditer(text):
+        is_end, name = bool(tag.group(1)), tag.group(2).lower()
+        if not opened and not is_end:
+            pieces.append(text[end : tag.start()])
+            opened, end = name, tag.start()
+        elif opened == name and is_end:
+            opened, end = "", tag.end()
+    return "".join([*pieces, text[end:]]).strip()

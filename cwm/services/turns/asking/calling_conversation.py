@@ -1,0 +1,115 @@
+"""The conversation that a tool call comes from: only what the client says, and the answer that made the call, are evidence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from cwm.domain.conversation import ClientConversation, is_for
+from cwm.domain.errors import InvalidSessionIdError
+from cwm.domain.principal import Principal
+from cwm.domain.session import LIVE, Session, SessionQuery
+from cwm.domain.tool_calls import PendingCall, calls_in
+from cwm.domain.turn import Turn
+from cwm.ports.clock import Clock
+from cwm.ports.registry import Registry
+from cwm.services.turns.asking.named_session import is_own
+
+_LATELY: Final = timedelta(hours=1)
+_LISTED: Final = 200
+_NAMED: Final = 10
+_LOOK_AGAIN_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCaller:
+    """What is known of a tool call: the client's id of its conversation, the id that the model gave the call, and the call itself."""
+
+    conversation: ClientConversation | None
+    call_id: str | None
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallingConversation:
+    """``keeps_messages`` says so of a tenant. ``patience_seconds``: how long an answer in flight is waited for: clients call a tool before the answer that asked for it has ended."""
+
+    registry: Registry
+    clock: Clock
+    keeps_messages: Callable[[str], bool] = lambda _: True
+    patience_seconds: float = 5.0
+
+    async def __call__(self, principal: Principal, caller: ToolCaller) -> str:
+        """The id of the session. CWM-1001 where nothing says which it is, or the same call is pending in several."""
+        sessions = await self._used_lately(principal)
+        if caller.conversation is not None:
+            wanted_id = caller.conversation.session_id
+            named = [session.id for session in sessions if is_for(session.id, wanted_id)]
+            if named:
+                return named[0]
+        if not self.keeps_messages(principal.tenant):
+            raise _unknown("messages are not kept here, so the call cannot be found in an answer")
+        deadline = asyncio.get_running_loop().time() + self.patience_seconds
+        other_turns: set[str] = set()
+        while True:
+            pending, is_awaited = await self._pending(principal, caller, other_turns)
+            if len(pending) == 1:
+                return pending[0]
+            if not is_awaited or asyncio.get_running_loop().time() >= deadline:
+                break
+            # Nothing tells that an answer of another gateway ended.
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if pending:
+            raise _unknown("the same call is pending in several of your conversations", pending)
+        raise _unknown("no recorded answer of the last hour ends with this call")
+
+    async def _pending(
+        self, principal: Principal, caller: ToolCaller, other_turns: set[str]
+    ) -> tuple[list[str], bool]:
+        """The sessions whose last answer made the call, and whether a turn of any is in flight. ``other_turns`` gets those that made other calls."""
+        in_flight = await self.registry.turns_in_flight(principal.tenant, principal.subject)
+        awaited = {turn.session_id for turn in in_flight}
+        session_ids = [session.id for session in await self._used_lately(principal)]
+        current = await self.registry.current_turns(principal.tenant, session_ids)
+        pending = []
+        for session_id, turn in current.items():
+            if turn.id in other_turns:
+                continue
+            if not await self._made(turn, caller):
+                other_turns.add(turn.id)
+            elif session_id not in awaited:
+                pending.append(session_id)
+        return pending, not awaited.isdisjoint(session_ids)
+
+    async def _made(self, turn: Turn, caller: ToolCaller) -> bool:
+        answer = await self.registry.turn_messages(turn, -1)
+        calls: Sequence[PendingCall] = calls_in(answer[-1].content) if answer else ()
+        if caller.call_id is not None:
+            return any(call.id == caller.call_id for call in calls)
+        return any(call.is_of(caller.name, caller.arguments) for call in calls)
+
+    async def _used_lately(self, principal: Principal) -> list[Session]:
+        """The principal's own live sessions of the last hour, the last used first."""
+        since = self.clock.now() - _LATELY
+        query = SessionQuery(
+            LIVE, limit=_LISTED, circles=principal.circles, owner=principal.subject, used_since=since
+        )
+        own = [
+            session
+            for session in await self.registry.sessions(principal.tenant, query)
+            if is_own(principal, session)
+        ]
+        return sorted(own, key=lambda session: session.updated_at, reverse=True)
+
+
+def _unknown(reason: str, session_ids: Sequence[str] = ()) -> InvalidSessionIdError:
+    context: dict[str, Any] = {"sessions": list(session_ids[:_NAMED])} if session_ids else {}
+    return InvalidSessionIdError(
+        f"Give session_id: {reason}. The header CWM-Session-Id of the model's answers and session_list name your sessions.",
+        field="session_id",
+        **context,
+    )
