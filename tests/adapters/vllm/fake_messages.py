@@ -14,11 +14,13 @@ def prompt_ids(asked: dict[str, Any]) -> list[int]:
     return list("".join(_texts([asked.get("system"), asked["messages"]])).encode())
 
 
-def body(asked: dict[str, Any], model: str, words: Sequence[tuple[int, str]]) -> dict[str, Any]:
+def body(
+    asked: dict[str, Any], model: str, words: Sequence[tuple[int, str]], call_id: str = "call_1"
+) -> dict[str, Any]:
     text = "".join(word for _, word in words)
     block: dict[str, Any] = {"type": "text", "text": text}
     if called := _called(asked):
-        block = {"type": "tool_use", "id": "call_1", "name": called, "input": {"model": model, "text": text}}
+        block = {"type": "tool_use", "id": call_id, "name": called, "input": {"model": model, "text": text}}
     return {
         "id": "chatcmpl-1",
         "type": "message",
@@ -37,10 +39,10 @@ def told_body(asked: dict[str, Any], answer: dict[str, Any], words: Sequence[tup
 
 
 def events(
-    asked: dict[str, Any], model: str, words: Sequence[tuple[int, str]], *, told: bool
+    asked: dict[str, Any], model: str, words: Sequence[tuple[int, str]], call_id: str, *, told: bool
 ) -> Iterator[bytes]:
     """The events, each with the comment of the ids that belong to it."""
-    final = body(asked, model, words)
+    final = body(asked, model, words, call_id)
     start = {**final, "content": [], "stop_reason": None, "stop_sequence": None}
     start["usage"] = {"input_tokens": len(prompt_ids(asked)), "output_tokens": 0}
     block = final["content"][0]

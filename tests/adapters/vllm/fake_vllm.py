@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -102,6 +102,8 @@ class FakeVllm:
     """More lines of the head of each answer."""
     figure: str | None = None
     """JSON in place of every number of tokens that an answer reports."""
+    call_id: Callable[[], str] = lambda: "call_1"
+    """The id of the next tool call in an answer of the Messages API."""
     generates: bool = True
     pooled: dict[str, Any] = field(default_factory=dict)
     """What it answers at the paths of models that do not generate."""
@@ -285,7 +287,7 @@ class _Reply:
         does = self.fake.behaviour
         if self._is_message:
             words = _words(asked)[: 2 if self.fake.aborted else None]
-            message = fake_messages.body(asked, MODEL, words)
+            message = fake_messages.body(asked, MODEL, words, self.fake.call_id())
             told = fake_messages.told_body(asked, message, words)
             return told if self._tells else fake_messages.dumped(message)
         if self._is_response:
@@ -337,7 +339,9 @@ class _Reply:
             yield from fake_responses.events(asked, MODEL, _words(asked), told=self._tells)
             return
         if self._is_message:
-            yield from fake_messages.events(asked, MODEL, _words(asked), told=self._tells)
+            yield from fake_messages.events(
+                asked, MODEL, _words(asked), self.fake.call_id(), told=self._tells
+            )
             return
         events = _chat_events(asked) if chat else _completion_events(asked)
         floods = self.fake.behaviour is Behaviour.FLOODS

@@ -309,7 +309,9 @@ async def test_of_conversations_that_begin_alike_each_is_gone_on_with_once(cwm: 
     assert (await say(cwm, *begun[0][1], ANSWER, HEY))[0] == session_ids[3]
 
 
-GIT: Final = "You are a coding agent.\n<context name=\"gitStatus\">This is a snapshot in time.\n\n{}\n</context>"
+GIT: Final = (
+    'You are a coding agent.\n<context name="gitStatus">This is a snapshot in time.\n\n{}\n</context>'
+)
 
 
 async def test_a_conversation_is_found_though_its_client_writes_its_surroundings_anew(cwm: Gateway) -> None:

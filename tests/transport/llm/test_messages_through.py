@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 
+from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.vllm.turns.messages.request import MessagesRequest
 from cwm.domain.access import EVERY
 from cwm.domain.conversation import Capture, CapturePolicies
@@ -19,6 +20,7 @@ from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery
 from cwm.domain.turn import TurnQuery
+from cwm.services.turns.asking.calling_conversation import CallingConversation, ToolCaller
 from tests.adapters.vllm.fake_messages import prompt_ids
 from tests.adapters.vllm.fake_vllm import ANSWER, MAX_MODEL_LEN, MODEL, Behaviour, FakeVllm
 from tests.transport.llm.gateway import MAX_BODY_BYTES, TENANT, Gateway, gateway, settings_for
@@ -132,9 +134,9 @@ async def test_a_chat_goes_on_with_what_was_said_in_messages(cwm: Gateway) -> No
 async def test_a_tool_use_tells_which_conversation_its_caller_is_in(cwm: Gateway) -> None:
     answer = await cwm.client.post(MESSAGES, json=ask(**FORCED))
     await cwm.client.post(MESSAGES, json=ask(ON))
-    conversations = cwm.pass_through.admission.conversations
+    calling = CallingConversation(cwm.registry, SystemClock())
     principal = Principal(TENANT, "agent", EVERY)
-    found = await conversations.current(principal, None, "call_1")
+    found = await calling(principal, ToolCaller(None, "call_1", "look", {}))
     assert found == answer.headers["cwm-session-id"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,8 +12,10 @@ from typing import Any, Final
 
 import pytest
 
+from cwm.domain.keep import KeepPolicies, KeepPolicy
 from cwm.domain.messages import message_of
 from cwm.domain.principal import Principal
+from cwm.domain.session import Session
 from cwm.services.turns.placement import Said
 from cwm.services.turns.turns import Answered
 from tests.adapters.vllm.fake_vllm import MODEL, fake_vllm
@@ -33,15 +37,27 @@ SAYS_TWO: Final[tuple[Mapping[str, Any], ...]] = (
 """What Codex and Claude Code say with a call of a tool."""
 
 
-async def talked(gateway: Gateway, agent: Agent, session_id: str, call_id: str = "", **metadata: str) -> None:
+async def talked(
+    gateway: Gateway,
+    agent: Agent,
+    session_id: str,
+    call_id: str = "call_1",
+    name: str = "look",
+    **arguments: Any,
+) -> None:
     """A session of one turn just now, in whose answer the model calls a tool."""
-    session = a_session(
-        session_id, agent.tenant, owner="agent", model=MODEL, created_at=datetime.now(UTC), metadata=metadata
-    )
+    session = a_session(session_id, agent.tenant, owner="agent", model=MODEL, created_at=datetime.now(UTC))
     await gateway.parts.base.registry.add_session(session, ())
-    call = {"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    await answered(gateway, agent, session, call_id, name, arguments)
+
+
+async def answered(
+    gateway: Gateway, agent: Agent, session: Session, call_id: str, name: str, arguments: Mapping[str, Any]
+) -> None:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"id": call_id, "type": "function", "function": function}
     answer = message_of({"role": "assistant", "content": "Hm.", "tool_calls": [call]})
-    with gateway.parts.engine_side.turns.begin(Principal(agent.tenant, "agent"), session_id) as turn:
+    with gateway.parts.engine_side.turns.begin(Principal(agent.tenant, "agent"), session.id) as turn:
         await turn.ask(session, Said([HELLO]))
         await turn.record(Answered((1, 2, 3), 2, answer))
 
@@ -78,32 +94,80 @@ async def test_what_was_said_is_searched_in_the_conversation_of_the_agent_or_in_
     assert [each["session_id"] for each in named["results"]] == ["one"]
 
 
-async def test_an_agent_in_one_conversation_need_not_say_which(agent: Agent, gateway: Gateway) -> None:
-    assert (await asked(agent, "turn_log", {})).error["code"] == "CWM-2001"
-    others: dict[str, dict[str, Any]] = {
-        "of-yesterday": {"owner": "agent"},
-        "of-another": {"owner": "ann", "updated_at": datetime.now(UTC)},
-    }
-    for session_id, fields in others.items():
-        await gateway.parts.base.registry.add_session(a_session(session_id, agent.tenant, **fields), ())
-    await talked(gateway, agent, "one")
-    assert (await asked(agent, "turn_log", {})).value["session_id"] == "one"
-    assert (await asked(agent, "turn_branch", {}, new_session_id="b")).value["token_count"] == 3
+@pytest.mark.parametrize("prefix", ["mcp__cwm__", "cwm_", ""])
+async def test_the_answer_that_made_the_call_says_which_conversation_it_is(
+    agent: Agent, gateway: Gateway, prefix: str
+) -> None:
+    await talked(gateway, agent, "one", name=f"{prefix}turn_log", limit=5)
+    await talked(gateway, agent, "two", name=f"{prefix}turn_log", limit=6)
+    await talked(gateway, agent, "three", name=f"{prefix}turn_search", limit=6, query="x")
+    assert (await asked(agent, "turn_log", {}, limit=5)).value["session_id"] == "one"
+    assert (await asked(agent, "turn_log", {}, limit=6)).value["session_id"] == "two"
     refusal = (await asked(agent, "turn_log", {})).error
-    assert refusal["code"] == "CWM-1003"
-    assert sorted(refusal["context"]["sessions"]) == ["b", "one"]
+    assert (refusal["code"], refusal["context"]) == ("CWM-1001", {"field": "session_id"})
 
 
-async def test_a_sub_agent_is_a_conversation_to_choose_from_only_while_it_works(
+async def test_a_tool_that_runs_others_is_looked_into(agent: Agent, gateway: Gateway) -> None:
+    await talked(gateway, agent, "one", name="tool_read", tool="cwm_turn_log", arguments={"limit": 5})
+    assert (await asked(agent, "turn_log", {}, limit=5)).value["session_id"] == "one"
+
+
+async def test_the_only_conversation_is_no_evidence(agent: Agent, gateway: Gateway) -> None:
+    """Without authentication it may be another program's."""
+    await talked(gateway, agent, "one")
+    for tool in ("turn_log", "turn_show", "window_status"):
+        assert (await asked(agent, tool, {})).error["code"] == "CWM-1001"
+    assert (await asked(agent, "turn_branch", {}, new_session_id="b")).error["code"] == "CWM-1001"
+
+
+async def test_a_call_that_two_conversations_wait_for_is_nobodys(agent: Agent, gateway: Gateway) -> None:
+    for session_id in ("one", "two"):
+        await talked(gateway, agent, session_id, name="turn_log")
+    refusal = (await asked(agent, "turn_log", {})).error
+    assert refusal["code"] == "CWM-1001"
+    assert sorted(refusal["context"]["sessions"]) == ["one", "two"]
+
+
+async def test_a_conversation_that_went_on_does_not_wait_for_the_call(agent: Agent, gateway: Gateway) -> None:
+    await talked(gateway, agent, "one", name="turn_log")
+    session = await gateway.parts.base.registry.session(agent.tenant, "one")
+    assert session is not None
+    await answered(gateway, agent, session, "call_2", "look", {})
+    assert (await asked(agent, "turn_log", {})).error["code"] == "CWM-1001"
+
+
+async def test_a_call_that_arrives_before_its_answer_has_ended_is_waited_for(
     agent: Agent, gateway: Gateway
 ) -> None:
-    await talked(gateway, agent, "helper", parent_session="one")
-    await talked(gateway, agent, "one")
-    assert (await asked(agent, "turn_log", {})).value["session_id"] == "one"
-    await talked(gateway, agent, "another-helper", parent_session="one")
+    session = a_session("one", agent.tenant, owner="agent", model=MODEL, created_at=datetime.now(UTC))
+    await gateway.parts.base.registry.add_session(session, ())
+    function = {"name": "cwm_turn_log", "arguments": "{}"}
+    call = {"id": "call_1", "type": "function", "function": function}
+    answer = message_of({"role": "assistant", "content": "Hm.", "tool_calls": [call]})
+    turns = gateway.parts.engine_side.turns
+    with turns.begin(Principal(agent.tenant, "agent"), "one") as turn:
+        await turn.ask(session, Said([HELLO]))
+        calling = asyncio.create_task(asked(agent, "turn_log", {}))
+        await asyncio.wait([calling], timeout=0.5)
+        assert not calling.done()
+        await turn.record(Answered((1, 2, 3), 2, answer))
+    assert (await calling).value["session_id"] == "one"
+
+
+async def test_where_messages_are_not_kept_the_refusal_says_so(agent: Agent, gateway: Gateway) -> None:
+    gateway.parts.engine_side.turns.keep = KeepPolicies(KeepPolicy(messages=False))
+    await talked(gateway, agent, "one", name="turn_log")
     refusal = (await asked(agent, "turn_log", {})).error
-    assert refusal["code"] == "CWM-1003"
-    assert sorted(refusal["context"]["sessions"]) == ["another-helper", "helper", "one"]
+    assert refusal["code"] == "CWM-1001"
+    assert "not kept" in refusal["message"]
+
+
+async def test_anothers_answer_is_no_evidence(agent: Agent, gateway: Gateway) -> None:
+    fields = {"owner": "ann", "model": MODEL, "created_at": datetime.now(UTC)}
+    session = a_session("of-another", agent.tenant, **fields)
+    await gateway.parts.base.registry.add_session(session, ())
+    await answered(gateway, agent, session, "call_1", "turn_log", {})
+    assert (await asked(agent, "turn_log", {})).error["code"] == "CWM-1001"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +218,12 @@ async def test_an_agent_freezes_the_conversation_that_it_is_in_and_goes_on_with_
     assert await freezing.state("two") == "frozen"
 
 
-async def test_an_agent_that_says_nothing_of_itself_freezes_its_only_conversation_or_hears_of_all(
-    freezing: Freezing,
-) -> None:
-    assert (await freezing.freezes("none", {})).error["code"] == "CWM-2001"
-    await freezing.talks("one")
-    assert (await freezing.freezes("first", {})).value["session_id"] == "one"
-    await freezing.talks("two")
+async def test_an_agent_freezes_the_conversation_whose_answer_called_for_it(freezing: Freezing) -> None:
+    await freezing.talks("one", "two")
     for meta in ({}, {"threadId": "unknown", "claudecode/toolUseId": "call_nobody"}):
-        refusal = (await freezing.freezes("second", meta)).error
-        assert refusal["code"] == "CWM-1003"
-        assert sorted(refusal["context"]["sessions"]) == ["one", "two"]
-    assert await freezing.windows() == {"first": "one"}
+        assert (await freezing.freezes("second", meta)).error["code"] == "CWM-1001"
+    name = "mcp__cwm__window_freeze"
+    await talked(freezing.gateway, freezing.agent, "three", name=name, window_name="mine")
+    assert (await freezing.freezes("mine", {})).value["session_id"] == "three"
+    assert await freezing.windows() == {"mine": "three"}
     assert [await freezing.state(each) for each in ("one", "two")] == ["active", "active"]

@@ -24,7 +24,7 @@ async def turn_log(
     session_id: Annotated[
         inputs.SessionId | None,
         Field(
-            description="Id of a session; the conversation you are in if this and window_name are left out"
+            description="Id of a session; the conversation that this call comes from if this and window_name are left out"
         ),
     ] = None,
     window_name: Annotated[
@@ -86,7 +86,7 @@ async def turn_show(
 ) -> schemas.TurnShown:
     """Read what was said up to a turn: the messages of its context as the client sent and got them, oldest first.
 
-    Give at most one of turn, session_id and window_name; without any it is the conversation you are in. The last message is the turn's answer. messages is empty,
+    Give at most one of turn, session_id and window_name; without any it is the conversation that the call comes from. The last message is the turn's answer. messages is empty,
     with a warning, where a context was recorded without messages: as token ids, or before CWM kept them. Where they
     are not kept by choice, the warning says so. Of more than 16 MB the oldest are replaced by how large they are.
 
@@ -108,7 +108,7 @@ async def turn_search(
     session_id: Annotated[
         inputs.SessionId | None,
         Field(
-            description="Id of a session; the conversation you are in if this, window_name and all_sessions are left out"
+            description="Id of a session; the conversation that this call comes from if this, window_name and all_sessions are left out"
         ),
     ] = None,
     window_name: Annotated[
@@ -189,7 +189,7 @@ async def turn_branch(
     turn: Annotated[
         inputs.TurnId | None,
         Field(
-            description="Id of the turn to go on from, or tag:NAME; the current one of the conversation you are in if left out"
+            description="Id of the turn to go on from, or tag:NAME; the current one of the conversation that this call comes from if left out"
         ),
     ] = None,
     new_session_id: Annotated[

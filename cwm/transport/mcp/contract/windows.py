@@ -26,7 +26,9 @@ async def window_freeze(
     *,
     session_id: Annotated[
         inputs.SessionId | None,
-        Field(description="Id of the session to freeze; the conversation you are in if left out"),
+        Field(
+            description="Id of the session to freeze; the conversation that this call comes from if left out"
+        ),
     ] = None,
     window_name: Annotated[
         inputs.WindowName, Field(description="Name of the new window; must not be in use")
@@ -71,7 +73,7 @@ async def window_freeze(
     keep_session: Annotated[
         bool | None,
         Field(
-            description="true: the session goes on. false: it becomes frozen and takes no more turns. Left out: false for a session_id, true for the conversation you are in"
+            description="true: the session goes on. false: it becomes frozen and takes no more turns. Left out: false for a session_id, true where it is left out"
         ),
     ] = None,
     visibility: Annotated[
@@ -93,7 +95,7 @@ async def window_freeze(
     blocks are stored; a thaw computes the tokens after the last full block again. Sizes are in bytes, times
     in milliseconds.
 
-    Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-1003 also for a session that
+    Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-1001 also without session_id, where nothing says which conversation the call comes from; CWM-1003 also for a session that
     holds two conversations: name one of context.turns as turn; CWM-2001 no such session; CWM-2007 no such turn;
     CWM-3002 session is frozen or empty, or a turn stays in flight (retryable); CWM-3003 name is taken;
     CWM-4001 blocks could not be stored, the session stays as it was (retryable); CWM-4003 the tenant's quota
@@ -246,7 +248,7 @@ async def window_status(
     session_id: Annotated[
         str | None,
         Field(
-            description="Id of the session to look at; the conversation you are in if this and window_name are left out"
+            description="Id of the session to look at; the conversation that this call comes from if this and window_name are left out"
         ),
     ] = None,
     window_name: Annotated[
@@ -257,13 +259,13 @@ async def window_status(
 ) -> Status:
     """Look at one window or one session: state, size, and where its KV cache is now.
 
-    Without session_id and window_name it is the conversation you are in. A session that can take turns is active or thawed. The
+    Without session_id and window_name it is the conversation that the call comes from. A session that can take turns is active or thawed. The
     state of a window is always frozen; its durability says whether its blocks are proven to be stored
     (durable), still being stored (pending), or could not be stored (failed: failure says why, and the window
     can still be thawed). kv_cache.hit_rate is the share (0-1) of the blocks that some tier holds now; it is
     left out when the cache does not answer. Sizes are in bytes.
 
-    Errors: CWM-1001/1002 malformed id or name; CWM-1003 both given, or neither and you are in several conversations; CWM-2001 no such session;
+    Errors: CWM-1001/1002 malformed id or name; CWM-1003 both given; CWM-1001 also for neither, where nothing says which conversation the call comes from; CWM-2001 no such session;
     CWM-2002 no such window.
     """
     browse = caller.services.browse

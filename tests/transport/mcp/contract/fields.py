@@ -2,94 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, Final
 
 SESSION_ID: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
-WINDOW_NAME: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,128}$"}
-TEXT: Final = {"type": "string"}
-MOMENT: Final = {"type": "string", "format": "date-time"}
 VISIBILITY: Final = {"type": "string", "pattern": "^(private|tenant|workspace:[a-zA-Z0-9_.-]{1,64})$"}
 STATES: Final = ["active", "frozen", "thawed", "expired"]
 
+SEED: Final[dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("seed.json").read_bytes())
+"""The input schema of each tool in the first contract, without its descriptions."""
+OPTIONAL_SINCE: Final = {("window_freeze", "session_id"): "0080"}
+"""Fields that the first contract requires and CWM does not, by the decision that says why."""
+
 # tool: (required fields, fields)
 INPUTS: Final[dict[str, tuple[list[str], dict[str, Any]]]] = {
-    "window_freeze": (
-        ["window_name"],
-        {
-            "session_id": SESSION_ID,
-            "window_name": WINDOW_NAME,
-            "description": {"type": "string", "maxLength": 1000},
-            "tags": {
-                "type": "array",
-                "items": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,32}$"},
-                "maxItems": 10,
-            },
-        },
-    ),
-    "window_thaw": (
-        ["window_name"],
-        {
-            "window_name": WINDOW_NAME,
-            "new_session_id": SESSION_ID,
-            "continuation_prompt": {"type": "string", "maxLength": 10000},
-        },
-    ),
-    "window_list": (
-        [],
-        {
-            "tags": {"type": "array", "items": TEXT},
-            "model": TEXT,
-            "created_after": MOMENT,
-            "created_before": MOMENT,
-            "sort_by": {
-                "type": "string",
-                "enum": ["name", "created_at", "token_count", "size"],
-                "default": "created_at",
-            },
-            "sort_order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
-            "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
-            "offset": {"type": "integer", "minimum": 0, "default": 0},
-            "search": TEXT,
-        },
-    ),
-    "window_status": (
-        [],
-        {
-            "session_id": TEXT,
-            "window_name": TEXT,
-            "include_blocks": {"type": "boolean", "default": False},
-        },
-    ),
-    "window_clone": (
-        ["source_window", "target_window"],
-        {
-            "source_window": WINDOW_NAME,
-            "target_window": WINDOW_NAME,
-            "description": {"type": "string", "maxLength": 1000},
-            "tags": {"type": "array", "items": TEXT},
-        },
-    ),
-    "window_delete": (
-        ["window_name"],
-        {
-            "window_name": WINDOW_NAME,
-            "force": {"type": "boolean", "default": False},
-            "delete_blocks": {"type": "boolean", "default": True},
-        },
-    ),
-    "session_list": (
-        [],
-        {
-            "state_filter": {"type": "string", "enum": STATES},
-            "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 50},
-        },
-    ),
-    "cache_stats": ([], {}),
-    "health_check": ([], {"component": TEXT}),
-    "get_metrics_data": (
-        [],
-        {"format": {"type": "string", "enum": ["prometheus", "json"], "default": "prometheus"}},
-    ),
+    tool: (
+        [name for name in schema["required"] if (tool, name) not in OPTIONAL_SINCE],
+        schema["properties"],
+    )
+    for tool, schema in SEED.items()
 }
 
 # Ours on top.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +18,14 @@ from tests.transport.mcp.contract.fields import (
     ADDED_INPUTS,
     INPUTS,
     MOMENTS,
+    OPTIONAL_SINCE,
     OUTPUT_ENUMS,
     OUTPUTS,
     RESOURCES,
 )
 from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent
 
+DECISIONS = Path(__file__).parents[4] / "docs" / "decisions"
 READ_ONLY = {
     "turn_diff",
     "turn_left_out",
@@ -102,6 +105,12 @@ async def tools(agent: Agent) -> dict[str, Tool]:
 
 async def test_the_ten_tools_and_those_on_sessions_are_there(tools: dict[str, Tool]) -> None:
     assert set(tools) == set(INPUTS) | OURS
+
+
+def test_one_field_of_the_first_contract_is_not_required_any_more() -> None:
+    assert [*OPTIONAL_SINCE] == [("window_freeze", "session_id")]
+    for number in OPTIONAL_SINCE.values():
+        assert [*DECISIONS.glob(f"{number}-*.md")]
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -8,7 +8,7 @@ from cwm.domain.divergence import Cause, Habit, Miss
 from cwm.domain.facts import Fact
 from cwm.domain.habits import switch_against
 from cwm.domain.transcripts import anthropic, warning
-from cwm.domain.turn import Turn, TurnTag
+from cwm.domain.turn import Joined, Turn, TurnTag
 from cwm.domain.word_search import Finding
 from cwm.services.turns.compactions import LeftOut
 from cwm.services.turns.compare import Difference
@@ -141,6 +141,8 @@ def _turn_item(
     }
     if turn.client:
         answer["client"] = turn.client
+    if turn.joined is not None:
+        answer["joined"] = Joined(turn.joined).value
     if turn.ended_at is None:
         return answer
     answer["ended_at"] = moment(turn.ended_at)

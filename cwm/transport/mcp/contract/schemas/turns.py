@@ -40,6 +40,14 @@ class TurnItem(TypedDict):
     cached_tokens: NotRequired[
         Annotated[int, Field(description="Prompt tokens that were not computed again")]
     ]
+    joined: NotRequired[
+        Annotated[
+            Literal["client", "id", "answers", "assumed"],
+            Field(
+                description="How it is known that it belongs here; id: by a tool call of an answer, assumed: nobody else could be meant"
+            ),
+        ]
+    ]
     compacts: NotRequired[
         Annotated[
             str,
