@@ -47,7 +47,7 @@ _REQUEST_ID: Final = "x-request-id"
 _CLIENT_ID_CHARS: Final = 64
 _ANSWER_SECONDS: Final = 5.0
 """For a whole answer of one of several engines that are all asked."""
-_MOST_SEARCHES: Final = 8
+_MOST_SEARCHES: Final = 64
 """For the session of a request, while others go on from where it would."""
 _MOST_ENGINES: Final = 2
 """That an answer may have lost until it is given up."""

@@ -171,9 +171,10 @@ async def gateway(
     bodies: BodyRoom | None = None,
     max_values: int = MOST_VALUES,
     context_limit: ContextLimit = ContextLimit(),  # noqa: B008
+    database_url: str = "",
 ) -> AsyncIterator[Gateway]:
-    """``others``: engines by name, besides one that is named ``first`` then."""
-    database_url = f"sqlite:///{folder / 'cwm.db'}"
+    """``others``: engines by name, besides one that is named ``first`` then. Without a ``database_url`` the database is in the folder."""
+    database_url = database_url or f"sqlite:///{folder / 'cwm.db'}"
     await schema.upgrade(database_url)
     async with AsyncExitStack() as stack:
         database = open_database(database_url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -188,3 +189,52 @@ async def test_an_id_is_stored_as_a_digest(cwm: Gateway) -> None:
     (turn,) = await turns_of(cwm, one)
     assert turn.calls is not None
     assert answer["content"][0]["id"] not in turn.calls
+
+
+@pytest.fixture
+async def fleet(vllm: FakeVllm, tmp_path: Path, postgres_url: str) -> AsyncIterator[list[Gateway]]:
+    """Three gateways on one database."""
+    vllm.call_id = lambda: f"chatcmpl-tool-{uuid4().hex}"
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                gateway(
+                    settings_for(vllm.url),
+                    tmp_path,
+                    capture=CapturePolicies(Capture.ALL),
+                    database_url=postgres_url,
+                )
+            )
+            for _ in range(3)
+        ]
+
+
+@pytest.mark.parametrize("calls", [True, False])
+async def test_several_gateways_give_each_of_equal_conversations_one_continuation(
+    fleet: list[Gateway], calls: bool
+) -> None:
+    begun = [await ask(cwm, user("Look."), calls=calls) for cwm in fleet * 3]
+
+    async def goes_on(number: int, said: dict[str, Any]) -> str:
+        more = (said, result(said) if calls else user("Go on."))
+        return (await ask(fleet[(number + 1) % 3], user("Look."), *more))[0]
+
+    gone_on = await asyncio.gather(*(goes_on(number, said) for number, (_, said) in enumerate(begun)))
+    assert sorted(gone_on) == sorted(session_id for session_id, _ in begun)
+    if calls:
+        assert gone_on == [session_id for session_id, _ in begun]
+    for session_id, _ in begun:
+        turns = await turns_of(fleet[0], session_id)
+        assert [turn.joined for turn in turns] == [None, "id" if calls else "assumed"]
+
+
+async def test_two_resumes_of_one_conversation_at_once_are_siblings(fleet: list[Gateway]) -> None:
+    one, answer = await ask(fleet[0], user("Look."), system=f"{SYSTEM} Clean.")
+    said = (user("Look."), answer, result(answer))
+    resumed = await asyncio.gather(
+        *(ask(cwm, *said, system=f"{SYSTEM} {number} files") for number, cwm in enumerate(fleet))
+    )
+    assert {session_id for session_id, _ in resumed} == {one}
+    for cwm, (_, last) in zip(fleet, resumed, strict=True):
+        assert (await ask(cwm, *said, last, result(last)))[0] == one
+    assert len(await turns_of(fleet[0], one)) == 7
