@@ -8,10 +8,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from cwm.domain.clients.known import asks_aside
 from cwm.domain.conversation import (
     Capture,
     ClientConversation,
-    asks_for_summary,
     cache_key_of,
     chained,
     is_for,
@@ -241,7 +241,7 @@ class Admission:
         await self._note_special_tokens(principal, session, incoming, request, identity.engine)
         conversation = incoming.conversation
         apart = _apart(incoming.branch) or (
-            conversation is not None and (conversation.aside or asks_for_summary(messages))
+            conversation is not None and (conversation.aside or asks_aside(messages))
         )
         if source is not None:
             statement = Said(
