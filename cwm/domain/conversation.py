@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from cwm.domain.messages import plain_text
 from cwm.domain.names import SESSION_ID_PATTERN
 from cwm.domain.turn import Message
 
@@ -25,10 +24,6 @@ DATES: Final = re.compile(
     rf"\d{{4}}-\d\d-\d\d|\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}|{_MONTH}\.? \d{{1,2}},? \d{{4}}|\d{{1,2}}\.? {_MONTH}\.? \d{{4}}"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\b|\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?"
 )
-
-
-# Claude Code asks so in a message of the user's; Codex says so in a header, and others use a system text of their own.
-_SUMMARY_REQUEST: Final = ("Your task is to create a detailed summary of ", "<analysis>", "<summary>")
 
 
 class Capture(StrEnum):
@@ -95,13 +90,6 @@ def session_id_beside(session_id: str, *reasons: str) -> str:
 def is_for(session_id: str, wanted_id: str) -> bool:
     """Whether a session has the wanted id, or one beside it."""
     return session_id == wanted_id or session_id.startswith(f"{wanted_id[:_BEGINNING_CHARS]}_")
-
-
-def asks_for_summary(messages: Sequence[Message]) -> bool:
-    """Whether the last message asks for a summary that its client goes on from, instead of the conversation."""
-    last = messages[-1].content if messages else {}
-    text = plain_text(last) if last.get("role") == "user" else ""
-    return all(words in text for words in _SUMMARY_REQUEST)
 
 
 def cache_key_of(body: bytes) -> str | None:

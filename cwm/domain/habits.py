@@ -9,34 +9,23 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from cwm.domain.clients.client import Block
+from cwm.domain.clients.known import CLIENTS
 from cwm.domain.conversation import DATES
 from cwm.domain.divergence import Cause, Habit, common_chars
-from cwm.domain.messages import plain_text
+from cwm.domain.messages import REMINDER, plain_text
 
-_BILLING_BLOCK: Final = re.compile(
-    r"^x-anthropic-billing-header:(?:[ \t]*[\w.-]+=[^;\n]*(?:;|$))*[ \t]*\n?", re.MULTILINE
-)
 _SYSTEM: Final = ("system", "developer")
 _AROUND: Final = 80
 # Where somebody speaks of a day, it is the user's own unless the line says what it is.
 _NAMES_DATE: Final = re.compile(r"\b(?:today|time|datetime)\b|(?<![a-z])date(?![a-z])", re.IGNORECASE)
-# What begins a block that clients write anew, and what ends it.
+_PREAMBLES: Final = tuple(client.preamble for client in CLIENTS if client.preamble is not None)
 _BLOCKS: Final = (
-    (
-        Habit.GIT_STATUS,
-        "This is the git status at the start of the conversation",
-        ("</system-reminder>", "</context>", "\n# "),
-    ),
-    (Habit.MOVED_REMINDER, "<system-reminder>", ("</system-reminder>",)),
+    *dict.fromkeys(block for client in CLIENTS for block in client.blocks),
+    Block(Habit.MOVED_REMINDER, REMINDER, ("</system-reminder>",)),
 )
 _COMPARED: Final = (Cause.SYSTEM_TEXT, Cause.EDITED, Cause.UNRELATED)
 _BY_CAUSE: Final = {Cause.TOOL_ORDER: Habit.REORDERED_TOOLS, Cause.MOVED: Habit.MOVED_REMINDER}
-# What a client documents against its habit, by the beginning of its User-Agent. Only Claude Code writes a billing block,
-# whoever passes it on.
-_SWITCHES: Final = (
-    (Habit.BILLING_BLOCK, "", "CLAUDE_CODE_ATTRIBUTION_HEADER=0"),
-    (Habit.GIT_STATUS, "claude-cli/", "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS=1"),
-)
 
 
 class Repair(StrEnum):
@@ -76,17 +65,12 @@ def habit(cause: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | No
     if texts[0] == texts[1]:
         return None
     at = common_chars(*texts)
-    if any(_is_within(_BILLING_BLOCK.finditer(text), at) for text in texts):
+    if any(_is_within(preamble.finditer(text), at) for preamble in _PREAMBLES for text in texts):
         return Habit.BILLING_BLOCK
     if all(_is_date(text, at, by_name=new.get("role") not in _SYSTEM) for text in texts):
         return Habit.DATE
     return next(
-        (
-            name
-            for name, beginning, ends in _BLOCKS
-            if any(_is_in_block(text, at, beginning, ends) for text in texts)
-        ),
-        None,
+        (block.habit for block in _BLOCKS if any(_is_in_block(text, at, block) for text in texts)), None
     )
 
 
@@ -94,16 +78,18 @@ def switch_against(habit: Habit, user_agent: str) -> str | None:
     """The client's own switch against its habit, as it documents it."""
     return next(
         (
-            switch
-            for name, beginning, switch in _SWITCHES
-            if name is habit and user_agent.startswith(beginning)
+            client.switches[habit]
+            for client in CLIENTS
+            if habit in client.switches and (habit in client.own_habits or client.is_behind(user_agent))
         ),
         None,
     )
 
 
 def without_billing_block(text: str) -> str:
-    return _BILLING_BLOCK.sub("", text)
+    for preamble in _PREAMBLES:
+        text = preamble.sub("", text)
+    return text
 
 
 def _is_within(matches: Iterator[re.Match[str]], at: int) -> bool:
@@ -120,8 +106,8 @@ def _is_date(text: str, at: int, *, by_name: bool) -> bool:
     return any(match.start() <= at <= match.end() for match in DATES.finditer(line))
 
 
-def _is_in_block(text: str, at: int, beginning: str, ends: tuple[str, ...]) -> bool:
-    """Whether a block with this beginning stands at ``at``, or begins there."""
+def _is_in_block(text: str, at: int, block: Block) -> bool:
+    """Whether the block stands at ``at``, or begins there."""
     at += len(text[at : at + _AROUND]) - len(text[at : at + _AROUND].lstrip())
-    start = text.rfind(beginning, 0, at + len(beginning))
-    return start >= 0 and all(not 0 <= text.find(end, start) < at for end in ends)
+    start = text.rfind(block.beginning, 0, at + len(block.beginning))
+    return start >= 0 and all(not 0 <= text.find(end, start) < at for end in block.ends)

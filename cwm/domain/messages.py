@@ -13,13 +13,14 @@ from typing import Any, Final
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.turn import Message, Profile
 
+REMINDER: Final = "<system-reminder>"
+"""Begins what several clients add to a message of the user's."""
 _DIGEST_CHARS: Final = 32
 _ORDER_CHARS: Final = 8
 _INLINE_MEDIA_CHARS: Final = 4096
 _SHORT_CHARS: Final = 1024
 _READ_CHARS: Final = 2000
 _BRIEF_CHARS: Final = 160
-_REMINDER: Final = "<system-reminder>"
 _PLAIN: Final = frozenset({"role", "content"})
 _MEDIA_ENDINGS: Final = ("data", "embeds")
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
@@ -81,7 +82,7 @@ class Brief:
 
 def in_brief(content: Mapping[str, Any]) -> Brief:
     """The first words of the last text that a message has, in one line; a client's reminders do not count."""
-    texts = [text for text in _texts(content.get("content")) if not text.lstrip().startswith(_REMINDER)]
+    texts = [text for text in _texts(content.get("content")) if not text.lstrip().startswith(REMINDER)]
     words = " ".join(texts[-1][:_READ_CHARS].split()) if texts else ""
     words = words if len(words) <= _BRIEF_CHARS else f"{words[:_BRIEF_CHARS].rstrip()}…"
     return Brief(str(content.get("role", "")), words)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from cwm.domain.clients.known import CLIENTS
+
 # A list of files, the state of a repository, the day: none of it was said by anybody.
 _BLOCKS: Final = (
     "system-reminder",
@@ -18,8 +20,7 @@ _BLOCKS: Final = (
     "file_tree",
 )
 _TAG: Final = re.compile(rf"<(/?)({'|'.join(_BLOCKS)})(?=[\s>/])[^<>]{{0,400}}>", re.IGNORECASE)
-# These begin a message that has nothing else.
-_PREFACES: Final = ("This is the Qwen Code. We are setting up the context for our chat.",)
+_PREFACES: Final = tuple(client.preface for client in CLIENTS if client.preface)
 
 
 def without_surroundings(text: str) -> str:

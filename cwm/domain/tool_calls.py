@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cwm.domain.clients.known import bare_tool_name
 from cwm.domain.messages import canonical_message
 
 _MOST_NESTED: Final = 16
@@ -61,5 +62,5 @@ def _parsed(arguments: Any) -> Mapping[str, Any] | None:
 
 
 def _is_called(name: str, tool: str) -> bool:
-    """Clients put the server's name before a tool's: mcp__cwm__window_freeze, cwm_window_freeze."""
-    return name == tool or name.endswith((f"_{tool}", f".{tool}", f"/{tool}"))
+    """Most clients put the name before it that their configuration gives CWM: mcp__cwm__window_freeze, cwm_window_freeze."""
+    return bare_tool_name(name) == tool or name.endswith((f"_{tool}", f".{tool}", f"/{tool}"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cwm.cli.connect.clients import Protocol
+from cwm.domain.clients.client import Protocol
 from cwm_bench.agents.conversation import ARGUMENTS, QUESTION, READ, Conversation, tools
 
 Fields = dict[str, Any]

@@ -9,7 +9,8 @@ from typing import Final
 
 import typer
 
-from cwm.cli.connect.clients import CLIENTS, Client
+from cwm.domain.clients.client import Client
+from cwm.domain.clients.known import CLIENTS
 from cwm.settings import ENV_PREFIX, GROUPS
 from cwm.transport.mcp.context.tools import context_tools
 from cwm.transport.mcp.contract.agents import agent_tools

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cwm.cli.connect.clients import CLIENTS
-from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm, fake_vllm
+from cwm.domain.clients.known import CLIENTS
+from tests.adapters.vllm.fake_vllm import MAX_MODEL_LEN, MODEL, Behaviour, FakeVllm, fake_vllm
 from tests.cli.command import cwm, refused, serving
 
 pytestmark = pytest.mark.slow
@@ -56,13 +56,21 @@ async def test_each_client_gets_its_configuration_and_a_check_of_each_face(
     assert told["model"] == MODEL
     faces = {"language model": client.llm, "tools (MCP)": client.mcp}
     assert {part["face"] for part in told["parts"]} == {face for face, parts in faces.items() if parts}
-    assert all(
-        any(each in part["text"] for each in (url, "stdio", "CWM-Session-Id")) for part in told["parts"]
-    )
+    texts = {face: "".join(part["text"] for part in told["parts"] if part["face"] == face) for face in faces}
+    assert all(url in text or "stdio" in text for face, text in texts.items() if faces[face])
     works = {check["face"]: check["works"] for check in told["checks"]}
     assert works.pop("tools (MCP)", True)
     assert all(works.values())
     assert run.returncode == (0 if all(check["works"] for check in told["checks"]) else 1)
+
+
+async def test_a_client_gets_the_length_of_the_context_that_the_gateway_gives(
+    url: str, tmp_path: Path
+) -> None:
+    run = await connect(tmp_path, "codex", "--url", url)
+    assert f"model_context_window = {MAX_MODEL_LEN}" in run.stdout
+    unknown = await connect(tmp_path, "codex", "--url", url, "--model", "not-served")
+    assert "model_context_window" not in unknown.stdout
 
 
 async def test_the_check_offers_a_tool_and_is_not_recorded(url: str, vllm: FakeVllm, tmp_path: Path) -> None:

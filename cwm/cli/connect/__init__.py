@@ -1,1 +1,1 @@
-"""``cwm connect``: the configuration of clients for both faces of a gateway."""
+"""``cwm connect``: prints, writes and checks the configuration of clients for both faces of a gateway."""

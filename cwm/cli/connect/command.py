@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from cwm.cli.connect import faces, files
-from cwm.cli.connect.clients import CLIENTS, Access, Client
 from cwm.cli.gateway.client import UrlOption, base_url, own_credential
 from cwm.cli.terminal.console import (
     FOUND_FAULTS,
@@ -22,6 +21,8 @@ from cwm.cli.terminal.console import (
     print_table,
     run_to_end,
 )
+from cwm.domain.clients.client import Access, Client
+from cwm.domain.clients.known import CLIENTS
 
 
 def connect(
@@ -51,10 +52,12 @@ def connect(
     if agent_client is None:
         names = ", ".join(each.name for each in CLIENTS)
         fail("CWM-1003", f"'{client}' is no client that CWM knows: {names}.", USAGE)
-    if write and client not in files.WRITABLE:
-        fail("CWM-1003", f"--write is for {', '.join(sorted(files.WRITABLE))}; add the lines by hand.", USAGE)
+    if write and not agent_client.files:
+        names = ", ".join(sorted(each.name for each in CLIENTS if each.files))
+        fail("CWM-1003", f"--write is for {names}; add the lines by hand.", USAGE)
     address, credential = base_url(url), own_credential()
-    access = Access(address, model or _first_model(address, credential), keyed=credential is not None)
+    name, context_tokens = _served(address, credential, model)
+    access = Access(address, name, credential is not None, context_tokens)
     if not as_json:
         _print_parts(agent_client, access)
     if write:
@@ -91,14 +94,18 @@ def _llm(client: Client) -> str:
     return "no" if client.protocol is None else client.protocol.value
 
 
-def _first_model(url: str, credential: str | None) -> str:
+def _served(url: str, credential: str | None, wanted: str | None) -> tuple[str, int | None]:
+    """The model, else the first that is served, and the length of its context if the gateway gives it."""
     try:
-        names: list[str] = run_to_end(lambda _: faces.models(url, credential))
+        lengths: dict[str, int | None] = run_to_end(lambda _: faces.models(url, credential))
     except ConnectionError as failed:
-        fail("CWM-5001", str(failed))
-    if not names:
+        if wanted is None:
+            fail("CWM-5001", str(failed))
+        return wanted, None
+    name = wanted or next(iter(lengths), None)
+    if name is None:
         fail("CWM-5001", "The gateway serves no model now; name one with --model.")
-    return names[0]
+    return name, lengths.get(name)
 
 
 def _parts(client: Client, access: Access) -> list[dict[str, str]]:
@@ -117,9 +124,7 @@ def _print_parts(client: Client, access: Access) -> None:
 
 def _write(client: Client, access: Access, *, yes: bool) -> None:
     try:
-        changes = files.changes(
-            client.name, access, llm=client.llm is not None, mcp=client.mcp is not None, folder=Path.cwd()
-        )
+        changes = files.changes(client, access, Path.cwd())
         for change in changes:
             print(change.difference())
         if not changes:

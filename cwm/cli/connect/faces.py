@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cwm.cli.connect.clients import Protocol
 from cwm.cli.gateway.client import ToolRefusedError, call_tool, http_client, no_answer
+from cwm.domain.clients.client import Protocol
 
 _TOOL: Final = {
     "name": "look",
@@ -29,10 +29,14 @@ _BODIES: Final[dict[Protocol, dict[str, Any]]] = {
 }
 
 
-async def models(url: str, credential: str | None) -> list[str]:
-    """The names of the models, the served one first. Raises ConnectionError with a sentence that says why there are none."""
+async def models(url: str, credential: str | None) -> dict[str, int | None]:
+    """The models by name, the served one first, with the length of their context if it is given.
+
+    Raises ConnectionError with a sentence that says why there are none.
+    """
     content = await _ask("GET", url, "/v1/models", None, credential)
-    return [str(model["id"]) for model in content.get("data", ())]
+    lengths = {str(model["id"]): model.get("max_model_len") for model in content.get("data", ())}
+    return {name: length if isinstance(length, int) else None for name, length in lengths.items()}
 
 
 async def ask_model(url: str, protocol: Protocol, model: str, credential: str | None) -> None:

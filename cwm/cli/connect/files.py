@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from cwm.cli.connect import clients
-from cwm.cli.connect.clients import Access
+from cwm.domain.clients.client import Access, Client, OwnFile
 from cwm.settings import file_writes
 
 
@@ -45,32 +45,32 @@ class Change:
             file_writes.write_text(self.path, self.after, self.folder)
 
 
-def changes(name: str, access: Access, *, llm: bool, mcp: bool, folder: Path) -> list[Change]:
-    """What the files of a client would become, for the faces that are to be connected. Raises NotMergeableError, OSError."""
-    return [change for change in _WRITERS[name](access, llm, mcp, folder) if change.before != change.after]
+def changes(client: Client, access: Access, folder: Path) -> list[Change]:
+    """What the client's files would become; those of its project are in ``folder``. Raises NotMergeableError, OSError."""
+    files = [_change(file, [text(access) for text in file.texts], folder) for file in client.files]
+    return [change for change in files if change.before != change.after]
 
 
-def _claude(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]:
-    files = []
-    if llm:
-        settings = clients.claude_settings(access)
-        files.append(_merged(folder / ".claude" / "settings.local.json", settings, folder))
-    if mcp:
-        files.append(_merged(folder / ".mcp.json", clients.claude_servers(access), folder))
-    return files
+def _change(file: OwnFile, texts: Sequence[str], folder: Path) -> Change:
+    if not file.home:
+        path = folder / file.path
+    else:
+        # The user's own folder, where a link leads to what the user keeps elsewhere.
+        path = (Path(os.environ.get(file.home_variable) or Path.home() / file.home) / file.path).resolve()
+        folder = path.parent
+    before = _text(path, folder)
+    after = (_toml if path.suffix == ".toml" else _json)(path, before, texts)
+    return Change(path, before, after, folder)
 
 
-def _opencode(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]:
-    own = (clients.opencode_llm(access) if llm else {}) | (clients.opencode_servers(access) if mcp else {})
-    return [_merged(folder / "opencode.json", own, folder)]
-
-
-def _codex(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]:  # noqa: ARG001
-    # The user's own folder, where a link leads to what the user keeps elsewhere.
-    path = (Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml").resolve()
-    before = _text(path, path.parent)
-    top, table = clients.codex_llm(access) if llm else ("", "")
-    tables = [table, clients.codex_servers(access) if mcp else ""]
+def _toml(path: Path, before: str, texts: Sequence[str]) -> str:
+    """``before`` with the lines and tables that it has not. Lines before all tables stay there."""
+    tops, tables = [], []
+    for text in texts:
+        top, table = re.split(r"^(?=\[)", text, maxsplit=1, flags=re.MULTILINE)
+        tops.append(top.rstrip("\n"))
+        tables.append(table)
+    top = "".join(f"{lines}\n" for lines in tops if lines)
     try:
         now = tomllib.loads(before)
         additions = tomllib.loads("\n".join([top, *tables]))
@@ -80,27 +80,18 @@ def _codex(access: Access, llm: bool, mcp: bool, folder: Path) -> list[Change]: 
     missing_top = "".join(line for line in top.splitlines(True) if line.split(" = ")[0] not in now)
     missing_tables = [each for each in tables if each and not _has(now, tomllib.loads(each))]
     parts = [missing_top + before.lstrip("\n") if missing_top else before, *missing_tables]
-    return [Change(path, before, "\n".join(part.rstrip("\n") + "\n" for part in parts if part), path.parent)]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
 
 
-_WRITERS: Final[Mapping[str, Callable[[Access, bool, bool, Path], list[Change]]]] = {
-    "claude-code": _claude,
-    "codex": _codex,
-    "opencode": _opencode,
-}
-WRITABLE: Final = frozenset(_WRITERS)
-
-
-def _merged(path: Path, own: Mapping[str, Any], folder: Path) -> Change:
-    before = _text(path, folder)
+def _json(path: Path, before: str, texts: Sequence[str]) -> str:
+    own = {name: value for text in texts for name, value in json.loads(text).items()}
     try:
         now = json.loads(before) if before.strip() else {}
     except ValueError as damaged:
         raise NotMergeableError(f"{path} is not plain JSON: {damaged}. Add the lines by hand.") from None
     if not isinstance(now, dict):
         raise NotMergeableError(f"{path} holds no JSON object. Add the lines by hand.")
-    after = before if _has(now, own) else json.dumps(_with(now, own), indent=2, ensure_ascii=False) + "\n"
-    return Change(path, before, after, folder)
+    return before if _has(now, own) else json.dumps(_with(now, own), indent=2, ensure_ascii=False) + "\n"
 
 
 def _with(now: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

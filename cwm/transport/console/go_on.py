@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cwm.domain.clients.known import CLIENTS
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -24,14 +26,6 @@ class Way:
     is_own: bool = False
 
 
-# By the beginning of a client's User-Agent. These continue the newest conversation of the folder that they run in.
-_CLIENTS: Final = (
-    ("Claude Code", ("claude-cli/",), "claude --continue"),
-    ("Codex", ("codex_", "codex-"), "codex resume --last"),
-    ("opencode", ("opencode/",), "opencode --continue"),
-    ("Qwen Code", ("qwencode/", "qwen"), ""),
-    ("Continue", ("continue/",), ""),
-)
 _THERE: Final = "Then, in the folder where the conversation was held:"
 _BY_HAND: Final = (
     "Then open the conversation in the client's own list and go on. Its session must be this one."
@@ -41,19 +35,18 @@ _BY_HAND: Final = (
 def ways(client: str, first: Step | None, source: str, model: str) -> list[Way]:
     """One for each client, the conversation's own first. ``first`` comes before the client's own; ``source`` is a value of CWM-Continue."""
     before = [] if first is None else [first]
-    agent = client.lower()
-    listed = [
+    agents = [
         Way(
-            name,
-            [*before, Step(_THERE, command) if command else Step(_BY_HAND)],
-            is_own=bool(agent) and agent.startswith(beginnings),
+            each.title,
+            [*before, Step(_THERE, each.resume) if each.resume else Step(_BY_HAND)],
+            is_own=each.is_behind(client),
         )
-        for name, beginnings, command in _CLIENTS
+        for each in CLIENTS
+        if each.user_agents
     ]
-    header = f'{{"CWM-Continue": "{source}"}}'
-    ask = f'model="{model}", messages=[{{"role": "user", "content": "…"}}]'
-    listed += [
-        Way("OpenAI SDK", [Step("Only what is new:", f"client.chat.completions.create({ask}, extra_headers={header})")]),
-        Way("Anthropic SDK", [Step("Only what is new:", f"client.messages.create({ask}, max_tokens=1024, extra_headers={header})")]),
-    ]  # fmt: skip
-    return sorted(listed, key=lambda way: not way.is_own)
+    programs = [
+        Way(each.title, [Step("Only what is new:", each.ask(source, model))])
+        for each in CLIENTS
+        if each.ask is not None
+    ]
+    return sorted([*agents, *programs], key=lambda way: not way.is_own)

@@ -13,7 +13,8 @@ from typing import Final
 
 import httpx2
 
-from cwm.cli.connect.clients import CLIENTS, Access, Part
+from cwm.domain.clients.client import Access, Part
+from cwm.domain.clients.known import CLIENTS
 from tests.live.agents.proxy import Tool
 from tests.node import programs as node
 from tests.prepared import from_pypi

@@ -62,6 +62,8 @@ async def numbers(cwm: Gateway, session_id: str | None) -> list[tuple[int, bool]
         ({"x-session-id": "ses_1", "x-session-affinity": "ses_2"}, "ses_1"),
         ({"x-session-affinity": "ses_2"}, "ses_2"),
         ({"agent-session-id": "a"}, "a"),
+        ({"X-OpenWebUI-Chat-Id": "chat-1", "x-session-id": "ses_1"}, "chat-1"),
+        ({"X-Conversation-Id": "talk"}, "talk"),
         ({"X-Our-Thread": "t", "x-session-id": "ses_1"}, "t"),
         ({"CWM-Session-Id": "mine", **CLAUDE}, "mine"),
     ],
@@ -185,6 +187,38 @@ async def test_claude_codes_request_for_a_summary_is_no_part_of_its_conversation
     await say(cwm, HEY, ANSWER, SUMMARY_REQUEST, **more)
     await say(cwm, {"role": "user", "content": "A summary: ..."}, said[-1], ON, **more)
     assert await line(cwm, session_id or "") == [(True, None), (False, None), (True, 1)]
+
+
+CHAT_UI: Final = {"X-OpenWebUI-Chat-Id": "chat-1"}
+TAGS: Final = "### Task:\nFind one to three tags.\n\n<chat_history>\nUSER: hey\n</chat_history>"
+
+
+@pytest.mark.parametrize(
+    ("question", "headers"),
+    [
+        (TAGS, CHAT_UI),
+        ("Which words describe this?", {**CHAT_UI, "X-OpenWebUI-Task": "tags_generation"}),
+        (
+            "Provide a concise, 5-word-or-less title for the conversation. Only return the title itself.",
+            {"X-Conversation-Id": "chat-1"},
+        ),
+    ],
+)
+async def test_what_a_chat_ui_asks_for_itself_is_no_part_of_the_chat(
+    cwm: Gateway, question: str, headers: dict[str, str]
+) -> None:
+    named = {name: value for name, value in headers.items() if "Task" not in name}
+    await say(cwm, HEY, headers=named)
+    await say(cwm, {"role": "user", "content": question}, headers=headers)
+    assert await line(cwm, "chat-1") == [(True, None), (False, None)]
+
+
+async def test_temporary_chats_that_share_an_id_are_apart(cwm: Gateway) -> None:
+    shared = {"X-OpenWebUI-Chat-Id": "local:socket"}
+    first, said = await say(cwm, HEY, headers=shared)
+    other, _ = await say(cwm, ON, headers=shared)
+    again, _ = await say(cwm, *said, ON, headers=shared)
+    assert first == again != other
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,13 @@ _NUMBERED: Final = (
 _BEGUN: Final = insert(turns)
 _DROPPED: Final = delete(turns).where(_ASKED)
 
-_EMPTY: Final[dict[str, Any]] = {"head": None, "packed": None, "messages": [], "title": None, "sealed_keys": None}
+_EMPTY: Final[dict[str, Any]] = {
+    "head": None,
+    "packed": None,
+    "messages": [],
+    "title": None,
+    "sealed_keys": None,
+}
 _EVERY_NUMBER: Final = 2**31 - 1
 _MANY: Final = 16_384
 _MOST_IN_FLIGHT: Final = 1000

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import uuid4
 
+from cwm.domain.clients.known import asks_aside
 from cwm.domain.conversation import (
     Capture,
     CapturePolicies,
     ClientConversation,
-    asks_for_summary,
     cache_key_of,
     is_for,
     session_id_beside,
@@ -212,7 +212,7 @@ def _is_apart(incoming: ClientRequest, messages: Sequence[Message]) -> bool:
     if incoming.branch not in {None, "new"}:
         raise InvalidParameterError("The header CWM-Branch has one value: new.", field="CWM-Branch")
     conversation = incoming.conversation
-    is_aside = conversation is not None and (conversation.aside or asks_for_summary(messages))
+    is_aside = conversation is not None and (conversation.aside or asks_aside(messages))
     return incoming.branch == "new" or is_aside
 
 

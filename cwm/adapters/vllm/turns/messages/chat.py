@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from cwm.adapters.vllm.turns.body import objects
+from cwm.domain.clients.claude_code import BILLING_HEADER
 from cwm.domain.errors import InvalidParameterError
-
-# Claude Code's first system block has a digest of the first message; vLLM leaves it out.
-_BILLING: Final = "x-anthropic-billing-header"
 
 
 def chat_messages(system: Any, messages: Any) -> list[dict[str, Any]]:
@@ -66,8 +64,9 @@ def _function(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _system_text(content: Any) -> str:
+    """VLLM leaves out Claude Code's first block."""
     texts = (block.get("text") for block in objects(content) if block.get("type") == "text")
-    return "".join(text for text in texts if isinstance(text, str) and not text.startswith(_BILLING))
+    return "".join(text for text in texts if isinstance(text, str) and not text.startswith(BILLING_HEADER))
 
 
 def _parts(block: dict[str, Any], role: Any) -> Iterator[dict[str, Any]]:
