@@ -119,9 +119,12 @@ class Placement:
         )
         on_line = parent is not None and parent.id == current.id
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
-        extends = digests.get(current.prompt_tokens) == current.prompt_digest
-        carries = bool(statement.answers.intersection(line)) if line else bool(statement.answers)
         continues = parent is not None and parent_at >= parent.prompt_tokens
+        resumes = continues and parent is not None and parent.main
+        extends = resumes or digests.get(current.prompt_tokens) == current.prompt_digest
+        carries = bool(statement.answers.intersection(line)) if line else bool(statement.answers)
+        if carries and continues and parent is not None:
+            carries = not await self._is_beside(parent)
         is_summary = (
             statement.whole
             and not (statement.apart or continues)
@@ -138,6 +141,13 @@ class Placement:
             Standing.SIDE if statement.apart else standing(turn, current, extends=extends, carries=carries),
             current if is_summary else None,
         )
+
+    async def _is_beside(self, parent: Turn) -> bool:
+        """Whether a turn belongs to another conversation than the line, whatever short answers both have. One that ended late does not."""
+        if parent.main:
+            return False
+        before = await self.records.turn(parent.tenant, parent.parent or "") if parent.continues else None
+        return before is None or not before.main
 
     async def _parent(
         self, turn: Turn, prompt: Prompt, current: Turn, digests: Mapping[int, str]
