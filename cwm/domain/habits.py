@@ -29,8 +29,16 @@ _BLOCKS: Final = (
     ),
     (Habit.MOVED_REMINDER, "<system-reminder>", ("</system-reminder>",)),
 )
+_ORDERS: Final = (Cause.TOOL_ORDER, Cause.MOVED)
 _COMPARED: Final = (Cause.SYSTEM_TEXT, Cause.EDITED, Cause.UNRELATED)
-_BY_CAUSE: Final = {Cause.TOOL_ORDER: Habit.REORDERED_TOOLS, Cause.MOVED: Habit.MOVED_REMINDER}
+# What stands behind all that was said in each request: reminders, and aider's files and rules.
+_ALWAYS_LAST: Final = (
+    "<system-reminder>",
+    "*added these files to the chat*",
+    "I am not sharing any files that you can edit yet",
+    "*SEARCH/REPLACE block* Rules",
+    "# File editing rules:",
+)
 # What a client documents against its habit, by the beginning of its User-Agent. Only Claude Code writes a billing block,
 # whoever passes it on.
 _SWITCHES: Final = (
@@ -68,8 +76,8 @@ def habit(cause: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | No
 
     ``old`` and ``new`` are the contents of the messages there; None where they are not kept. The first difference counts.
     """
-    if (own_habit := _BY_CAUSE.get(Cause(cause))) is not None:
-        return own_habit
+    if cause in _ORDERS:
+        return _habit_of_order(cause, old)
     if cause not in _COMPARED or not old or not new:
         return None
     texts = plain_text(old), plain_text(new)
@@ -104,6 +112,13 @@ def switch_against(habit: Habit, user_agent: str) -> str | None:
 
 def without_billing_block(text: str) -> str:
     return _BILLING_BLOCK.sub("", text)
+
+
+def _habit_of_order(cause: str, moved: Mapping[str, Any] | None) -> Habit | None:
+    if cause == Cause.TOOL_ORDER:
+        return Habit.REORDERED_TOOLS
+    text = plain_text(moved or {})
+    return Habit.MOVED_REMINDER if any(words in text for words in _ALWAYS_LAST) else None
 
 
 def _is_within(matches: Iterator[re.Match[str]], at: int) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Final
 
-from cwm.domain.divergence import Divergence
+from cwm.domain.divergence import Divergence, replaces_beginning
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.main_line import Standing, compacts, standing
 from cwm.domain.prefix import TokenIds, common_length, digests_at
@@ -45,15 +44,6 @@ class Said:
         return frozenset(
             message.digest for message in self.messages if message.content.get("role") == "assistant"
         )
-
-    def replaces_beginning(self, line: Sequence[str]) -> bool:
-        """Whether a message that the ``line`` does not have, a summary, stands where its first messages did, before its last answers."""
-        own_answers = self.answers.intersection(line)
-        before = [*takewhile(lambda message: message.digest not in own_answers, self.messages)]
-        opening = next((each.digest for each in before if each.content.get("role") == "user"), None)
-        if opening is None or opening in line or len(before) == len(self.messages):
-            return False
-        return len(before) < line.index(self.messages[len(before)].digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +119,10 @@ class Placement:
             statement.whole
             and not (statement.apart or continues)
             and compacts(
-                turn, current, extends=extends, carries=carries and not statement.replaces_beginning(line)
+                turn,
+                current,
+                extends=extends,
+                carries=carries and not replaces_beginning(statement.messages, line),
             )
         )
         request_digests = tuple(message.digest for message in statement.messages)

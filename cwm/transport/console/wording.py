@@ -27,6 +27,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "tools": "the tools are other ones",
     "tool_order": "the tools come in another order",
     "moved": "a message stands in another place",
+    "compacted": "the client went on from a summary",
     "edited": "a message has other words",
     "dropped": "messages are left out",
     "inserted": "a message was put in between",

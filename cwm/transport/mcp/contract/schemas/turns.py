@@ -59,7 +59,7 @@ class TurnItem(TypedDict):
         Annotated[
             int,
             Field(
-                description="Until the engine's first token arrived; of an answer in one piece, until that"
+                description="Until the first piece of the answer arrived; of an answer in one piece, until that"
             ),
         ]
     ]
@@ -76,6 +76,7 @@ class TurnItem(TypedDict):
                 "tools",
                 "tool_order",
                 "moved",
+                "compacted",
                 "edited",
                 "dropped",
                 "inserted",
