@@ -20,11 +20,11 @@ _SUMMARY: Final = "This session is being continued from a previous conversation"
 
 
 class Cause(StrEnum):
-    """Why a request does not extend the current turn, as far as its messages tell.
+    """Why a request does not extend the current turn, as far as its messages tell; ``TEMPLATE`` is told by its tokens.
 
     ``TOOL_ORDER``: it has the same tools in another order. ``MOVED``: a message stands behind what came after it. ``REPEATED``: it ends
     earlier, as a retry does. ``RENDERED``: an answer came back with other words than it had. ``COMPACTED``: a summary stands in place of the
-    first messages.
+    first messages. ``TEMPLATE``: it has all messages, and the model's template renders them to other tokens than were recorded.
     """
 
     SYSTEM_TEXT = "system_text"
@@ -36,6 +36,7 @@ class Cause(StrEnum):
     DROPPED = "dropped"
     INSERTED = "inserted"
     RENDERED = "rendered"
+    TEMPLATE = "template"
     REPEATED = "repeated"
     UNRELATED = "unrelated"
 

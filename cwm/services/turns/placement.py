@@ -45,6 +45,10 @@ class Said:
             message.digest for message in self.messages if message.content.get("role") == "assistant"
         )
 
+    def extends(self, current: Turn) -> bool:
+        """Whether it has all messages of ``current``, which was current when it was asked, and the same tools."""
+        return self.whole and bool(self.line) and self.diverged is None and self.current == current.id
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -67,7 +71,8 @@ class Prompt:
 class Parentage:
     """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and what it is to the main line.
 
-    ``compacts``: the turn that the line ended with, where it goes on from a summary.
+    ``compacts``: the turn that the line ended with, where it goes on from a summary. ``rewritten``: it has all messages of the line, and
+    other tokens.
     """
 
     parent: Turn | None = None
@@ -76,6 +81,7 @@ class Parentage:
     continues: bool = False
     standing: Standing = Standing.NEXT
     compacts: Turn | None = None
+    rewritten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,9 @@ class Placement:
             continues,
             Standing.SIDE if statement.apart else standing(turn, current, extends=extends, carries=carries),
             current if is_summary else None,
+            statement.extends(current)
+            and digests.get(current.total_tokens) != current.digest
+            and not _is_at_end(current, parent_at if on_line else 0, statement),
         )
 
     async def _is_beside(self, parent: Turn) -> bool:
@@ -185,6 +194,12 @@ class Placement:
         ):
             longest, parent = min(longest, parent.parent_at), by_id.get(parent.parent or "")
         return parent, longest if parent else 0
+
+
+def _is_at_end(current: Turn, parent_at: int, statement: Said) -> bool:
+    """Whether a prompt leaves ``current`` in a tool call, which clients write anew, or at the token that ended its answer."""
+    has_calls = bool(statement.messages[len(statement.line) - 1].content.get("tool_calls"))
+    return parent_at >= (current.prompt_tokens if has_calls else current.total_tokens - 1)
 
 
 def _alone(statement: Said) -> Parentage:

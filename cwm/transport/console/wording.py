@@ -32,6 +32,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "dropped": "messages are left out",
     "inserted": "a message was put in between",
     "rendered": "an answer came back with other words",
+    "template": "the model's template wrote earlier messages in another way than before",
     "repeated": "it was asked again, from an earlier point",
     "unrelated": "another conversation under the same id",
 }

@@ -80,6 +80,22 @@ async def test_an_answer_says_which_turn_it_is_and_where_its_request_left_what_w
     assert cwm.meter.counts["event turn_diverged_edited"] == 1
 
 
+@STREAMED
+async def test_a_template_that_writes_earlier_answers_in_another_way_is_the_cause(
+    cwm: Gateway, vllm: FakeVllm, stream: bool
+) -> None:
+    vllm.think = "<think></think>"
+    said: list[Any] = [{"role": "user", "content": "hey"}]
+    first = await cwm.client.post(CHAT, json=request(CHAT, messages=said), headers=SESSION)
+    said += [first.json()["choices"][0]["message"], {"role": "user", "content": "on"}]
+    extended = await cwm.client.post(CHAT, json=request(CHAT, messages=said, stream=stream), headers=SESSION)
+    assert "cwm-diverged-at" not in extended.headers
+    turn = await cwm.registry.turn(TENANT, extended.headers["cwm-turn"])
+    assert turn is not None
+    assert (turn.cause, turn.diverged_at, turn.parent_at, turn.main) == ("template", None, len("hey"), True)
+    assert cwm.meter.counts["event turn_diverged_template"] == 1
+
+
 async def test_a_turn_whose_cache_ended_early_says_so(cwm: Gateway) -> None:
     said: list[Any] = [{"role": "user", "content": "hey " * 200}]
     first = await cwm.client.post(CHAT, json=request(CHAT, messages=said), headers=SESSION)

@@ -81,10 +81,14 @@ class TurnItem(TypedDict):
                 "dropped",
                 "inserted",
                 "rendered",
+                "template",
                 "repeated",
                 "unrelated",
             ],
-            Field(description="Why it left them; rendered: an answer came back with other words"),
+            Field(
+                description="Why it left them; rendered: an answer came back with other words; template: it left none, "
+                "but the model's template renders them to other tokens from parent_at on, and there is no diverged_at"
+            ),
         ]
     ]
     habit: NotRequired[
