@@ -282,7 +282,9 @@ def _row(turn: Mapping[str, Any], current: str | None, tags: Sequence[str]) -> t
             ]
         ),
         f"{turn['first_token_ms']:,} ms" if "first_token_ms" in turn else "",
-        f"{turn['diverged_at']}: {_reason(turn)}" if "cause" in turn else "",
+        ": ".join([*([str(turn["diverged_at"])] if "diverged_at" in turn else []), _reason(turn)])
+        if "cause" in turn
+        else "",
         turn.get("line", ""),
         moment(turn["asked_at"]),
         turn.get("client", ""),

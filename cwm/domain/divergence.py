@@ -6,30 +6,37 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final
 
+from cwm.domain.messages import plain_text
 from cwm.domain.turn import Message, Profile, Turn
 
 _SYSTEM: Final = ("system", "developer")
 _CHARS_BEFORE: Final = 40
 _CHARS_AFTER: Final = 80
+# A client's own words where its summary stands in place of what was said. Claude Code's.
+_SUMMARY: Final = "This session is being continued from a previous conversation"
 
 
 class Cause(StrEnum):
-    """Why a request does not extend the current turn, as far as its messages tell.
+    """Why a request does not extend the current turn, as far as its messages tell; ``TEMPLATE`` is told by its tokens.
 
     ``TOOL_ORDER``: it has the same tools in another order. ``MOVED``: a message stands behind what came after it. ``REPEATED``: it ends
-    earlier, as a retry does. ``RENDERED``: an answer came back with other words than it had.
+    earlier, as a retry does. ``RENDERED``: an answer came back with other words than it had. ``COMPACTED``: a summary stands in place of the
+    first messages. ``TEMPLATE``: it has all messages, and the model's template renders them to other tokens than were recorded.
     """
 
     SYSTEM_TEXT = "system_text"
     TOOLS = "tools"
     TOOL_ORDER = "tool_order"
     MOVED = "moved"
+    COMPACTED = "compacted"
     EDITED = "edited"
     DROPPED = "dropped"
     INSERTED = "inserted"
     RENDERED = "rendered"
+    TEMPLATE = "template"
     REPEATED = "repeated"
     UNRELATED = "unrelated"
 
@@ -118,8 +125,42 @@ def divergence(
     if index == len(digests):
         return Divergence(index, Cause.REPEATED, old=line[index])
     role = str(messages[index].content.get("role", ""))
+    if role not in _SYSTEM and replaces_beginning(messages, line):
+        return Divergence(index, Cause.COMPACTED, role, line[index], digests[index])
     cause = _cause(role, index, digests, line, [message.content.get("role") for message in messages])
     return Divergence(index, cause, role, line[index], digests[index])
+
+
+def replaces_beginning(messages: Sequence[Message], line: Sequence[str]) -> bool:
+    """Whether a user's message that the ``line`` does not have, a summary, stands where its first messages did, before its last answers.
+
+    What stands for as many messages as it is may be an edit of the first question: only its words say that it is a summary.
+    """
+    digests = set(line)
+    before = [*takewhile(lambda message: not _is_answer(message) or message.digest not in digests, messages)]
+    opening = next((message for message in before if message.content.get("role") == "user"), None)
+    if opening is None or opening.digest in digests or len(before) == len(messages):
+        return False
+    answers = [message.digest for message in messages[len(before) :] if _is_answer(message)]
+    replaced = _place_from_end(answers, line)
+    return len(before) < replaced or (len(before) == replaced and _SUMMARY in plain_text(opening.content))
+
+
+def _is_answer(message: Message) -> bool:
+    return message.content.get("role") == "assistant"
+
+
+def _place_from_end(answers: Sequence[str], line: Sequence[str]) -> int:
+    """Where the first of these answers stands in the line, counted from its end: those of few words stand in it several times."""
+    places: dict[str, list[int]] = {}
+    for at, digest in enumerate(line):
+        places.setdefault(digest, []).append(at)
+    place = len(line)
+    for digest in reversed(answers):
+        earlier = places.get(digest, [])
+        if (count := bisect_left(earlier, place)) > 0:
+            place = earlier[count - 1]
+    return place
 
 
 def _cause(

@@ -24,8 +24,10 @@ _BLOCKS: Final = (
     *dict.fromkeys(block for client in CLIENTS for block in client.blocks),
     Block(Habit.MOVED_REMINDER, REMINDER, ("</system-reminder>",)),
 )
+_ORDERS: Final = (Cause.TOOL_ORDER, Cause.MOVED)
 _COMPARED: Final = (Cause.SYSTEM_TEXT, Cause.EDITED, Cause.UNRELATED)
-_BY_CAUSE: Final = {Cause.TOOL_ORDER: Habit.REORDERED_TOOLS, Cause.MOVED: Habit.MOVED_REMINDER}
+# What stands behind all that was said in each request.
+_ALWAYS_LAST: Final = (REMINDER, *(words for client in CLIENTS for words in client.last_words))
 
 
 class Repair(StrEnum):
@@ -57,8 +59,8 @@ def habit(cause: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | No
 
     ``old`` and ``new`` are the contents of the messages there; None where they are not kept. The first difference counts.
     """
-    if (own_habit := _BY_CAUSE.get(Cause(cause))) is not None:
-        return own_habit
+    if cause in _ORDERS:
+        return _habit_of_order(cause, old)
     if cause not in _COMPARED or not old or not new:
         return None
     texts = plain_text(old), plain_text(new)
@@ -90,6 +92,13 @@ def without_billing_block(text: str) -> str:
     for preamble in _PREAMBLES:
         text = preamble.sub("", text)
     return text
+
+
+def _habit_of_order(cause: str, moved: Mapping[str, Any] | None) -> Habit | None:
+    if cause == Cause.TOOL_ORDER:
+        return Habit.REORDERED_TOOLS
+    text = plain_text(moved or {})
+    return Habit.MOVED_REMINDER if any(words in text for words in _ALWAYS_LAST) else None
 
 
 def _is_within(matches: Iterator[re.Match[str]], at: int) -> bool:

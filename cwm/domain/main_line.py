@@ -27,22 +27,34 @@ class Standing(Enum):
 def standing(turn: Turn, current: Turn | None, *, extends: bool, carries: bool) -> Standing:
     """The standing of an ended turn to the line whose last turn is ``current``.
 
-    ``extends``: the turn's prompt begins with the prompt of ``current``. ``carries``: it has an assistant's message of
-    the line. The line begins with the first turn that has tools, else with the longest prompt; a turn whose client
+    ``extends``: the turn's prompt begins with the prompt of ``current``, or goes on from another turn of the main line. ``carries``: it
+    has an assistant's message of the line. The line begins with the first turn that has tools. If none has, it begins with the longest prompt;
+    without system text too, with the turn that was asked first: a title can be longer than the chat. A turn whose client
     did not wait for the answer gives way to the next. A turn whose client says that it goes on from a summary is the next.
     """
     if current is None or announces(turn, current):
         return Standing.NEXT
-    if bool(turn.profile.tools) is not bool(current.profile.tools):
-        return Standing.FIRST if turn.profile.tools else Standing.SIDE
-    if extends or carries:
+    lacks_tools = bool(current.profile.tools) and not turn.profile.tools
+    if (extends or carries) and not lacks_tools:
         return Standing.NEXT
+    if turn.profile.tools and not current.profile.tools:
+        return Standing.FIRST
     if turn.profile.agent != current.profile.agent:
         return Standing.SIDE
-    if current.profile.tools or current.abandoned or turn.prompt_tokens == current.prompt_tokens:
+    if current.profile.tools or current.abandoned:
         return Standing.NEXT
-    longer = turn.prompt_tokens > current.prompt_tokens
-    return Standing.FIRST if longer and not turn.abandoned else Standing.SIDE
+    return _standing_by_beginning(turn, current)
+
+
+def _standing_by_beginning(turn: Turn, current: Turn) -> Standing:
+    """The standing of a turn without tools that has none of the line, whose system text it has."""
+    if not turn.profile.system:
+        begins = _precedes(turn, current)
+    elif turn.prompt_tokens == current.prompt_tokens:
+        return Standing.NEXT
+    else:
+        begins = turn.prompt_tokens > current.prompt_tokens
+    return Standing.FIRST if begins and not turn.abandoned else Standing.SIDE
 
 
 def compacts(turn: Turn, current: Turn, *, extends: bool, carries: bool) -> bool:
@@ -61,18 +73,26 @@ def announces(turn: Turn, current: Turn) -> bool:
 
 def may_become_current(turn: Turn, current: Turn | None) -> bool:
     """Whether a turn that is still in flight may become the line's last one."""
-    if current is None or (turn.profile.tools and not current.profile.tools):
+    if current is None or (turn.profile.tools and not current.profile.tools) or _precedes(turn, current):
         return True
     return turn.number > current.number and (
         turn.profile.agent == current.profile.agent or announces(turn, current)
     )
 
 
+def _precedes(turn: Turn, current: Turn) -> bool:
+    """Whether a turn without system text and tools was asked before ``current``, the only one that ended in the session's line."""
+    is_bare = not any((*turn.profile.agent, *current.profile.agent))
+    is_only = current.parent is None and current.session_id == turn.session_id
+    return is_bare and is_only and turn.number < current.number
+
+
 def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
     """The newest other turn that can claim to be the current one; None if there is no doubt.
 
     Two conversations under one session id take turns: each was continued after the other had begun. A side branch with the
-    line's system text and tools is one, too, once it was continued: nobody continues a title.
+    line's system text and tools is one, too, once it was continued: nobody continues a title. It may hang at a turn of the line by the
+    tokens that all prompts begin with.
     """
     by_id = {turn.id: turn for turn in turns}
     path = _path(current, by_id)
@@ -85,6 +105,8 @@ def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
             common = next((ancestor for ancestor in own if ancestor in path), None)
             branch = next((ancestor for ancestor in path.values() if ancestor.parent == common), None)
             beginning = next(ancestor for ancestor in own.values() if ancestor.parent == common)
+            if common is not None and not turn.main and beginning.parent_at < path[common].prompt_tokens:
+                branch = path[common]
             if branch is not None and turn.number > branch.number and not _is_repeat(beginning, branch):
                 return turn
     return None

@@ -70,7 +70,7 @@ class Turn:
     there. It ``continues`` its parent when it leaves it at or behind the end of the parent's prompt; else it branches off.
     Its first ``parent_messages`` messages are its parent's. ``main`` says that the turn belonged to the main line
     when it ended. The client of an ``abandoned`` turn did not wait for its whole answer. Its request first left the messages of the
-    then current turn at the message ``diverged_at``, for this ``cause`` (None: it extended them): it has ``new_message`` there in
+    then current turn at the message ``diverged_at``, for this ``cause`` (without one: it extended them; without a message: only its tokens left them): it has ``new_message`` there in
     place of ``old_message`` (digests). The engine had the KV of ``cached_tokens`` of its prompt, under ``cache_salt``, and took ``first_token_ms`` to the
     first token that it sent; ``missed`` says why that KV was less than the parent predicts. ``holder`` is the gateway that awaits the answer, ``author`` the subject that asked.
     ``chain`` digests what was said up to and with the answer, where its session is found by that; only its request's, until it ends or if it is abandoned. It ``compacts`` the turn that the line ended

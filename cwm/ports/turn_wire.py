@@ -36,7 +36,7 @@ class TurnAnswer(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether the engine has generated a token. From then on the request may be abandoned."""
+        """Whether a token of the answer has arrived. From then on the request may be abandoned."""
 
     @property
     def ended(self) -> bool:

@@ -42,8 +42,8 @@ class TurnRecords(Protocol):
 
         A ``main`` turn becomes the session's current one, with this ``metadata`` of the session if given: the session
         becomes active and its revision grows by one. If a turn that was asked later is current already, the session
-        stays and the turn is recorded as not ``main``, unless it ``begins_line``. Returns None, and forgets the turn, when the session is
-        no longer live, no longer the one the turn was asked in, or, if given, no longer at ``revision``.
+        stays and the turn is recorded as not ``main``, unless it ``begins_line``: then the others of the session are not ``main`` any more.
+        Returns None, and forgets the turn, when the session is no longer live, no longer the one the turn was asked in, or, if given, no longer at ``revision``.
         """
 
     async def revert(self, turn: Turn, at: datetime) -> Session | None:

@@ -147,6 +147,26 @@ async def test_a_clients_habit_is_named_with_the_clients_own_switch_against_it(
     assert newest["habit_switch"] == "CLAUDE_CODE_ATTRIBUTION_HEADER=0"
 
 
+async def test_a_template_that_writes_earlier_answers_in_another_way_is_named(
+    stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
+) -> None:
+    url, _ = stocked
+    said = [message_of({"role": "user", "content": "One?"}), message_of({"role": "assistant", "content": ""})]
+    line = [message.digest for message in said]
+    async with recording(sqlite_url, "thinking") as (turns, session):
+        current = None
+        for messages, prompt in ((said[:1], (1, 2)), (said, (1, 3))):
+            with turns.begin(Principal("default", "ann"), "thinking") as turn:
+                await turn.ask(session, Said(messages, current=current, line=line if current else ()))
+                await turn.record(Answered((*prompt, 7, 8), 2, said[1]))
+            current = turn.id
+    log = cwm(tmp_path, "turns", "log", "thinking", "--url", url, COLUMNS="300").stdout.splitlines()
+    assert "  template  " in log[1]
+    newest = json.loads(cwm(tmp_path, "turns", "log", "thinking", "--url", url, "--json").stdout)["turns"][0]
+    assert (newest["cause"], newest["parent_at"]) == ("template", 1)
+    assert "diverged_at" not in newest
+
+
 async def test_what_a_router_chose_is_shown_where_there_is_one(
     stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
 ) -> None:

@@ -149,6 +149,16 @@ async def test_a_turn_that_ends_after_one_asked_later_is_kept_and_not_current(re
     assert await registry.turn_tokens(kept) == OTHER_IDS
 
 
+async def test_a_turn_that_begins_the_line_late_leaves_it_to_no_other(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    early, late = await ask_turn(registry, "early"), await ask_turn(registry, "late")
+    await end_turn(registry, late, OTHER_IDS)
+    line = replace(early, main=True, total_tokens=len(IDS), digest=digest(IDS), ended_at=LATER)
+    assert await registry.end_turn(line, TurnParts(IDS), begins_line=True) is not None
+    assert await registry.session_tokens("acme", "s1") == IDS
+    assert [turn.main for turn in await registry.turns("acme", "s1", TurnQuery())] == [False, True]
+
+
 async def test_a_side_turn_is_never_current(registry: Registry) -> None:
     await registry.add_session(a_session(state=SessionState.THAWED), IDS)
     main = await registry.current_turn("acme", "s1")

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from cwm.domain.divergence import Cause, Divergence, Miss, divergence, miss, words_around
+from cwm.domain.divergence import (
+    Cause,
+    Divergence,
+    Miss,
+    divergence,
+    miss,
+    replaces_beginning,
+    words_around,
+)
 from cwm.domain.messages import message_of
 from cwm.domain.turn import Message, Profile, Turn
 from tests.contracts.nouns import LATER, NOW, a_turn
@@ -37,6 +45,7 @@ LINE = said("sBe terse.", "uOne?", "aOne.", "uTwo?", "aTwo.")
         ([*LINE[:1], *LINE[2:], LINE[1], *said("uThree?")], Divergence(1, Cause.MOVED, "assistant")),
         ([*LINE[1:], LINE[0]], Divergence(0, Cause.MOVED, "user")),
         (LINE[:4], Divergence(4, Cause.REPEATED)),
+        ([LINE[0], *said("uSo far: one."), LINE[4], LINE[1]], Divergence(1, Cause.COMPACTED, "user")),
     ],
     ids=[
         "extended",
@@ -49,6 +58,7 @@ LINE = said("sBe terse.", "uOne?", "aOne.", "uTwo?", "aTwo.")
         "moved",
         "moved system",
         "repeated",
+        "compacted with a reminder behind it",
     ],
 )
 def test_the_first_message_that_differs_is_named_with_its_cause(
@@ -57,6 +67,33 @@ def test_the_first_message_that_differs_is_named_with_its_cause(
     line = [message.digest for message in LINE]
     left = divergence(asked, AGENT, line, AGENT)
     assert (left and replace(left, old=None, new=None)) == expected
+
+
+CLAUDE_CODE = "uThis session is being continued from a previous conversation that ran out of context. A door."
+
+
+@pytest.mark.parametrize(
+    ("line", "asked", "expected"),
+    [
+        ("uOne? aDone. uTwo? aDone.", "uSo-far aDone. uThree?", True),
+        ("uOne? aDone. uTwo? aDone. uThree? aDone.", "uSo-far aDone. uThree? aDone. uFour?", True),
+        ("uOne? aOne. uTwo? aDone.", "uSo-far aFine. aDone. uThree?", True),
+        ("uOne? aDone. uTwo? aDone.", "uOne! aDone. uTwo? aDone. uThree?", False),
+        ("uOne? aDone.", "uOne! aDone. uTwo?", False),
+        ("uOne? aDone. uTwo? aDone.", "uOne? aDone. uTwo! aDone. uThree?", False),
+        ("uOne? aDone.", "uOne! aFine. uTwo?", False),
+    ],
+)
+def test_a_summary_stands_for_more_messages_than_it_is_before_the_answers_that_the_line_ends_with(
+    line: str, asked: str, *, expected: bool
+) -> None:
+    digests = [message.digest for message in said(*line.split())]
+    assert replaces_beginning(said(*asked.split()), digests) is expected
+
+
+def test_a_summary_of_one_question_is_told_from_an_edit_by_its_client_s_words() -> None:
+    line = [message.digest for message in said("uOne?", "aDone.")]
+    assert replaces_beginning(said(CLAUDE_CODE, "aDone.", "uTwo?"), line)
 
 
 def test_both_messages_are_named_where_they_differ() -> None:

@@ -107,9 +107,22 @@ def test_what_somebody_said_is_no_habit_nor_what_is_not_kept(old: Content, new: 
     assert habit(Cause.EDITED, old, new) is None
 
 
-def test_the_order_of_tools_and_of_messages_needs_no_text() -> None:
+def test_the_order_of_tools_needs_no_text() -> None:
     assert habit("tool_order", None, None) is Habit.REORDERED_TOOLS
-    assert habit("moved", None, None) is Habit.MOVED_REMINDER
+
+
+@pytest.mark.parametrize(
+    ("moved", "name"),
+    [
+        (user(REMINDER), Habit.MOVED_REMINDER),
+        (user("I have *added these files to the chat* so you can go ahead."), Habit.MOVED_REMINDER),
+        (system("# *SEARCH/REPLACE block* Rules:\n"), Habit.MOVED_REMINDER),
+        (user("Which door?"), None),
+        (None, None),
+    ],
+)
+def test_a_message_that_moved_is_a_reminder_by_its_words(moved: Content | None, name: Habit | None) -> None:
+    assert habit("moved", moved, user("On.")) is name
 
 
 def test_messages_that_are_not_each_other_s_are_not_compared() -> None:

@@ -13,6 +13,7 @@ from cwm.domain.turn import Profile, Turn, TurnState
 
 AGENT = Profile("agent's system text", "its tools")
 CHAT = Profile()
+TOLD = Profile("a chat's system text")
 
 
 def a_turn(number: int = 2, *, profile: Profile = AGENT, prompt: int = 100, **more: Any) -> Turn:
@@ -77,11 +78,38 @@ def test_a_title_that_ended_first_gives_way_to_the_turn_with_tools_whichever_was
 
 
 def test_without_tools_the_line_is_what_has_the_longest_prompt() -> None:
+    conversation = a_turn(1, profile=TOLD, prompt=500)
+    assert unrelated(a_turn(profile=TOLD, prompt=50), conversation) is Standing.SIDE
+    title = a_turn(1, profile=TOLD, prompt=50)
+    assert unrelated(a_turn(profile=TOLD, prompt=500), title) is Standing.FIRST
+    assert unrelated(a_turn(profile=TOLD, prompt=50), title) is Standing.NEXT
+
+
+@pytest.mark.parametrize("prompt", [50, 500, 900])
+def test_without_system_text_too_what_has_nothing_of_the_line_is_a_side_turn_however_long(
+    prompt: int,
+) -> None:
     conversation = a_turn(1, profile=CHAT, prompt=500)
-    assert unrelated(a_turn(profile=CHAT, prompt=50), conversation) is Standing.SIDE
-    title = a_turn(1, profile=CHAT, prompt=50)
-    assert unrelated(a_turn(profile=CHAT, prompt=500), title) is Standing.FIRST
-    assert unrelated(a_turn(profile=CHAT, prompt=50), title) is Standing.NEXT
+    assert unrelated(a_turn(profile=CHAT, prompt=prompt), conversation) is Standing.SIDE
+
+
+def test_a_title_that_ended_first_gives_way_to_the_chat_that_was_asked_before_it() -> None:
+    chat, title = a_turn(1, profile=CHAT, prompt=50), a_turn(2, profile=CHAT, prompt=500)
+    assert may_become_current(chat, title)
+    assert unrelated(chat, title) is Standing.FIRST
+    for current in (
+        replace(title, parent="t0"),
+        replace(title, session_id="of a window"),
+        replace(title, profile=TOLD),
+    ):
+        assert not may_become_current(chat, current)
+        assert unrelated(chat, current) is Standing.SIDE
+    assert unrelated(replace(chat, abandoned=True), title) is Standing.SIDE
+
+
+def test_tools_that_come_in_the_middle_of_a_conversation_do_not_begin_it_anew() -> None:
+    for extends, carries in ((True, False), (False, True)):
+        assert standing(a_turn(), a_turn(1, profile=CHAT), extends=extends, carries=carries) is Standing.NEXT
 
 
 def test_a_turn_whose_client_did_not_wait_gives_way_to_the_next_and_never_takes_over() -> None:
@@ -116,6 +144,16 @@ def test_a_side_branch_that_was_continued_leaves_a_doubt_and_a_title_does_not() 
     assert rival([current, title, continued], current) == continued
     agent = replace(continued, profile=AGENT)
     assert rival([current, title, agent], current) is None
+
+
+def test_a_side_branch_is_found_also_where_all_prompts_begin_alike() -> None:
+    first = a_turn(1, profile=CHAT, main=True)
+    other = a_turn(2, profile=CHAT, parent="t1", parent_at=5)
+    assert rival([first, other], first) is None
+    continued = a_turn(3, profile=CHAT, parent="t2", parent_at=110, continues=True)
+    assert rival([first, other, continued], first) == continued
+    on = a_turn(4, profile=CHAT, main=True, parent="t1", parent_at=110, continues=True)
+    assert rival([first, other, continued, on], on) == continued
 
 
 def test_what_was_edited_retried_or_compacted_leaves_no_doubt() -> None:

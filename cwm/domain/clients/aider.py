@@ -25,4 +25,15 @@ def _llm(access: Access) -> list[Part]:
     return [*parts, Part(note, settings)]
 
 
-AIDER: Final = Client("aider", "aider", Protocol.CHAT, _llm)
+AIDER: Final = Client(
+    "aider",
+    "aider",
+    Protocol.CHAT,
+    _llm,
+    last_words=(
+        "*added these files to the chat*",
+        "I am not sharing any files that you can edit yet",
+        "*SEARCH/REPLACE block* Rules",
+        "# File editing rules:",
+    ),
+)

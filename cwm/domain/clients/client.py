@@ -103,7 +103,7 @@ class Client:
     A user's message that has all words of one group of ``aside_words`` is no part of the conversation.
 
     Its habits: ``preamble`` matches what it puts before the system text and a model does not need, ``blocks`` are written anew by
-    itself, ``preface`` begins a message of nothing but such text, ``switches`` are its own against a habit. It alone has ``own_habits``, so their switch is right whatever the user agent says.
+    itself, ``preface`` begins a message of nothing but such text, a message with one of ``last_words`` stands behind all that was said in each request, ``switches`` are its own against a habit. It alone has ``own_habits``, so their switch is right whatever the user agent says.
 
     How to go on with a conversation: its ``User-Agent`` has one of ``user_agents`` at its beginning, in lower case. ``resume`` is the
     command that goes on with the newest one, ``ask`` the code that sends only what is new, for a value of CWM-Continue and a model.
@@ -124,6 +124,7 @@ class Client:
     preamble: re.Pattern[str] | None = None
     blocks: tuple[Block, ...] = ()
     preface: str = ""
+    last_words: tuple[str, ...] = ()
     switches: Mapping[Habit, str] = field(default_factory=dict)
     own_habits: frozenset[Habit] = frozenset()
     user_agents: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from cwm.background import BackgroundTasks
-from cwm.domain.divergence import Divergence
+from cwm.domain.divergence import Cause, Divergence
 from cwm.domain.errors import (
     CwmError,
     EngineTimeoutError,
@@ -315,6 +315,8 @@ class PassThrough:
                 )
             )
             await self._keep(outbound, answer, principal, outbound.turn)
+            if outbound.turn.rewritten:
+                self.journal.meter.event(f"turn_diverged_{Cause.TEMPLATE}")
             if outbound.turn.missed is not None:
                 self.journal.meter.event(f"turn_missed_{outbound.turn.missed}")
             if outbound.turn.compacts:

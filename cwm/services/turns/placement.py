@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Final
 
-from cwm.domain.divergence import Divergence
+from cwm.domain.divergence import Divergence, replaces_beginning
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.main_line import Standing, compacts, standing
 from cwm.domain.prefix import TokenIds, common_length, digests_at
@@ -49,14 +48,9 @@ class Said:
             message.digest for message in self.messages if message.content.get("role") == "assistant"
         )
 
-    def replaces_beginning(self, line: Sequence[str]) -> bool:
-        """Whether a message that the ``line`` does not have, a summary, stands where its first messages did, before its last answers."""
-        own_answers = self.answers.intersection(line)
-        before = [*takewhile(lambda message: message.digest not in own_answers, self.messages)]
-        opening = next((each.digest for each in before if each.content.get("role") == "user"), None)
-        if opening is None or opening in line or len(before) == len(self.messages):
-            return False
-        return len(before) < line.index(self.messages[len(before)].digest)
+    def extends(self, current: Turn) -> bool:
+        """Whether it has all messages of ``current``, which was current when it was asked, and the same tools."""
+        return self.whole and bool(self.line) and self.diverged is None and self.current == current.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +74,8 @@ class Prompt:
 class Parentage:
     """Where a turn leaves its parent (None: at the beginning), in tokens and messages, and what it is to the main line.
 
-    ``compacts``: the turn that the line ended with, where it goes on from a summary.
+    ``compacts``: the turn that the line ended with, where it goes on from a summary. ``rewritten``: it has all messages of the line, and
+    other tokens.
     """
 
     parent: Turn | None = None
@@ -89,6 +84,7 @@ class Parentage:
     continues: bool = False
     standing: Standing = Standing.NEXT
     compacts: Turn | None = None
+    rewritten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +118,20 @@ class Placement:
         )
         on_line = parent is not None and parent.id == current.id
         inherited = () if parent is None else line if on_line else await self.records.message_digests(parent)
-        extends = digests.get(current.prompt_tokens) == current.prompt_digest
-        carries = bool(statement.answers.intersection(line)) if line else bool(statement.answers)
         continues = parent is not None and parent_at >= parent.prompt_tokens
+        resumes = continues and parent is not None and parent.main
+        extends = resumes or digests.get(current.prompt_tokens) == current.prompt_digest
+        carries = bool(statement.answers.intersection(line)) if line else bool(statement.answers)
+        if carries and continues and parent is not None:
+            carries = not await self._is_beside(parent)
         is_summary = (
             statement.whole
             and not (statement.apart or continues)
             and compacts(
-                turn, current, extends=extends, carries=carries and not statement.replaces_beginning(line)
+                turn,
+                current,
+                extends=extends,
+                carries=carries and not replaces_beginning(statement.messages, line),
             )
         )
         request_digests = tuple(message.digest for message in statement.messages)
@@ -140,7 +142,17 @@ class Placement:
             continues,
             Standing.SIDE if statement.apart else standing(turn, current, extends=extends, carries=carries),
             current if is_summary else None,
+            statement.extends(current)
+            and digests.get(current.total_tokens) != current.digest
+            and not _is_at_end(current, parent_at if on_line else 0, statement),
         )
+
+    async def _is_beside(self, parent: Turn) -> bool:
+        """Whether a turn belongs to another conversation than the line, whatever short answers both have. One that ended late does not."""
+        if parent.main:
+            return False
+        before = await self.records.turn(parent.tenant, parent.parent or "") if parent.continues else None
+        return before is None or not before.main
 
     async def _parent(
         self, turn: Turn, prompt: Prompt, current: Turn, digests: Mapping[int, str]
@@ -185,6 +197,12 @@ class Placement:
         ):
             longest, parent = min(longest, parent.parent_at), by_id.get(parent.parent or "")
         return parent, longest if parent else 0
+
+
+def _is_at_end(current: Turn, parent_at: int, statement: Said) -> bool:
+    """Whether a prompt leaves ``current`` in a tool call, which clients write anew, or at the token that ended its answer."""
+    has_calls = bool(statement.messages[len(statement.line) - 1].content.get("tool_calls"))
+    return parent_at >= (current.prompt_tokens if has_calls else current.total_tokens - 1)
 
 
 def _alone(statement: Said) -> Parentage:

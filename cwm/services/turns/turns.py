@@ -13,7 +13,7 @@ from uuid import uuid4
 from cwm.domain.answers import calls_digest
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.conversation import chained
-from cwm.domain.divergence import Divergence, Miss, miss
+from cwm.domain.divergence import Cause, Divergence, Miss, miss
 from cwm.domain.errors import CwmError, SessionMovedOnError, StorageQuotaExceededError
 from cwm.domain.keep import KeepPolicies
 from cwm.domain.main_line import Standing
@@ -146,6 +146,7 @@ class RunningTurn:
     _block: int = 0
     _missed: Miss | None = None
     _compacted: Turn | None = None
+    _rewritten: bool = False
 
     @property
     def id(self) -> str | None:
@@ -170,6 +171,11 @@ class RunningTurn:
     def compacts(self) -> bool:
         """Whether it goes on from a summary, once it is recorded."""
         return self._compacted is not None
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether the model's template renders what was recorded to other tokens, once it is recorded."""
+        return self._rewritten
 
     async def line(self, current: Turn) -> Sequence[str]:
         """The digests of the messages of an ended turn. CWM-4004."""
@@ -267,6 +273,7 @@ class RunningTurn:
                 continues=parentage.continues,
                 main=parentage.standing is not Standing.SIDE,
                 compacts=None if parentage.compacts is None else parentage.compacts.id,
+                cause=Cause.TEMPLATE.value if parentage.rewritten else turn.cause,
             )
             if (parent := parentage.parent) is not None:
                 self._missed = miss(turn, parent, self._block) if self._block else None
@@ -289,7 +296,7 @@ class RunningTurn:
         if session is None:
             await self.lost("session moved on or no longer live", total)
         else:
-            self._compacted = parentage.compacts
+            self._compacted, self._rewritten = parentage.compacts, parentage.rewritten
         return session
 
     def _with_keys(self, turn: Turn, end: Answered) -> Turn:

@@ -27,10 +27,12 @@ CAUSES: Final[Mapping[str, str]] = {
     "tools": "the tools are other ones",
     "tool_order": "the tools come in another order",
     "moved": "a message stands in another place",
+    "compacted": "the client went on from a summary",
     "edited": "a message has other words",
     "dropped": "messages are left out",
     "inserted": "a message was put in between",
     "rendered": "an answer came back with other words",
+    "template": "the model's template wrote earlier messages in another way than before",
     "repeated": "it was asked again, from an earlier point",
     "unrelated": "another conversation under the same id",
 }

@@ -1,7 +1,7 @@
 """A vLLM that misbehaves on demand, byte by byte, on a real socket.
 
 Its well-behaved answers have the keys of the real one's (a live test compares them). A token is a byte of
-UTF-8 text; the answer to anything is the words of ``ANSWER``, one token each, their ids from 1000 up.
+UTF-8 text; the answer to anything is the words of ``ANSWER``, one token each, their ids from 1000 up, also when a chat brings it back.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ class FakeVllm:
     """Of a chat that is only to be rendered; 404 without ``--enable-scale-out``."""
     answer_headers: str = ""
     """More lines of the head of each answer."""
+    think: str = ""
+    """What its template writes before the newest answer of a chat, and leaves out before the answers of the history."""
     figure: str | None = None
     """JSON in place of every number of tokens that an answer reports."""
     call_id: Callable[[], str] = lambda: "call_1"
@@ -240,8 +242,15 @@ class _Reply:
         else:
             await self._stream(asked, chat=False)
 
+    def _asked(self, chat: bool) -> dict[str, Any]:
+        """The request, as its template has it."""
+        asked = self.seen.json
+        if chat and self.fake.think:
+            asked["messages"].append({"role": "assistant", "content": self.fake.think})
+        return asked
+
     async def _generate(self, chat: bool) -> None:
-        asked, does = self.seen.json, self.fake.behaviour
+        asked, does = self._asked(chat), self.fake.behaviour
         if does is Behaviour.WAITS_BEFORE_ANSWERING:
             await self._wait()
         if does is Behaviour.HANGS_UP_WITHOUT_ANSWER:
@@ -450,9 +459,20 @@ async def _request(reader: asyncio.StreamReader) -> Seen | None:
 
 def _ids(asked: dict[str, Any]) -> list[int]:
     if "messages" in asked:
-        return list("".join(str(m.get("content")) for m in asked["messages"]).encode())
+        return [token for message in asked["messages"] for token in _ids_of(message)]
     prompt = asked["prompt"]
     return list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
+
+
+def _ids_of(message: dict[str, Any]) -> list[int]:
+    """An answer has the ids with which it was generated."""
+    text, tokens = str(message.get("content")), []
+    for token, word in _words({}) if message.get("role") == "assistant" else ():
+        if not text.startswith(word):
+            break
+        text = text.removeprefix(word)
+        tokens.append(token)
+    return [*tokens, *text.encode()]
 
 
 def _error(message: str, kind: str, param: str | None, code: int) -> dict[str, Any]:

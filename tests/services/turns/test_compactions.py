@@ -56,6 +56,17 @@ async def test_a_summary_with_the_last_answers_behind_it_is_one(cwm: Gateway) ->
     assert (on.compacts, on.parent) == (None, after.id)
 
 
+async def test_a_summary_is_one_also_where_the_answer_behind_it_has_the_words_of_an_earlier_one(
+    cwm: Gateway,
+) -> None:
+    await cwm.open_session(ANN, "s1")
+    said = [user("The code is 4711."), assistant("Done."), user("What is its colour?")]
+    before = await took(cwm, FIRST, messages=said, text="Done.")
+    summary = [user("Summary: a door."), assistant("Done."), user("Go on.")]
+    after = await took(cwm, SUMMARY, messages=summary, text="Fine.")
+    assert after.compacts == before.id
+
+
 async def test_a_compaction_is_undone_by_the_tag_of_the_turn_before_it(cwm: Gateway) -> None:
     history = History(cwm.registry, cwm.thaw.journal)
     await cwm.open_session(ANN, "s1")

@@ -31,6 +31,20 @@ def item(document: Document, number: int) -> str:
     return " ".join(document.one("li", id=f"turn-{number}").text.split())
 
 
+async def test_a_template_that_writes_earlier_answers_in_another_way_is_named_where_it_did(
+    console: Console,
+) -> None:
+    scene = await opened(console.parts.base.registry, "thinking")
+    first = await scene.turn(user("hey"), assistant("ho"))
+    on = await scene.turn(user("On."), assistant("So."), parent=first, branch_at=590, cause="template")
+    for page in (
+        item(await console.page("/conversations/thinking"), 2),
+        (await console.page(f"/turns/{on.id}")).text,
+    ):
+        said = " ".join(page.split())
+        assert "at token 590: the model's template wrote earlier messages in another way" in said
+
+
 async def test_an_empty_gateway_says_what_to_do_first(console: Console) -> None:
     first = await console.page()
     assert "cwm connect opencode" in first.text

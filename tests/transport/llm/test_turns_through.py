@@ -80,6 +80,22 @@ async def test_an_answer_says_which_turn_it_is_and_where_its_request_left_what_w
     assert cwm.meter.counts["event turn_diverged_edited"] == 1
 
 
+@STREAMED
+async def test_a_template_that_writes_earlier_answers_in_another_way_is_the_cause(
+    cwm: Gateway, vllm: FakeVllm, stream: bool
+) -> None:
+    vllm.think = "<think></think>"
+    said: list[Any] = [{"role": "user", "content": "hey"}]
+    first = await cwm.client.post(CHAT, json=request(CHAT, messages=said), headers=SESSION)
+    said += [first.json()["choices"][0]["message"], {"role": "user", "content": "on"}]
+    extended = await cwm.client.post(CHAT, json=request(CHAT, messages=said, stream=stream), headers=SESSION)
+    assert "cwm-diverged-at" not in extended.headers
+    turn = await cwm.registry.turn(TENANT, extended.headers["cwm-turn"])
+    assert turn is not None
+    assert (turn.cause, turn.diverged_at, turn.parent_at, turn.main) == ("template", None, len("hey"), True)
+    assert cwm.meter.counts["event turn_diverged_template"] == 1
+
+
 async def test_a_turn_whose_cache_ended_early_says_so(cwm: Gateway) -> None:
     said: list[Any] = [{"role": "user", "content": "hey " * 200}]
     first = await cwm.client.post(CHAT, json=request(CHAT, messages=said), headers=SESSION)
@@ -167,11 +183,24 @@ async def test_a_turn_is_recorded_and_over_when_the_client_reads_the_end(cwm: Ga
                 assert await cwm.tokens("s1") == (*b"hey", *ANSWER_IDS)
 
 
-async def test_the_last_turn_is_the_context(cwm: Gateway) -> None:
-    for prompt in ("one", "two"):
+async def test_the_last_turn_that_goes_on_with_it_is_the_context(cwm: Gateway) -> None:
+    for prompt in ("one", "one two", "a longer one about something else"):
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
         await cwm.client.post(COMPLETIONS, json=body, headers=SESSION)
-    assert await cwm.tokens("s1") == (*b"two", 1000)
+    assert await cwm.tokens("s1") == (*b"one two", 1000)
+
+
+async def test_a_chat_ui_s_title_without_system_text_is_no_context(cwm: Gateway) -> None:
+    said: list[Any] = [{"role": "user", "content": "hey"}]
+    answer = await cwm.client.post(CHAT, json=request(CHAT, messages=said), headers=SESSION)
+    text = answer.json()["choices"][0]["message"]["content"]
+    task = f"### Task: a title\n<chat_history>\nUSER: hey\nASSISTANT: {text}\n</chat_history>"
+    asked = [{"role": "user", "content": task}]
+    title = await cwm.client.post(CHAT, json=request(CHAT, messages=asked), headers=SESSION)
+    turn = await cwm.registry.turn(TENANT, title.headers["cwm-turn"])
+    assert turn is not None
+    assert not turn.main
+    assert await cwm.tokens("s1") == (*b"hey", *ANSWER_IDS)
 
 
 async def test_without_a_session_nothing_is_recorded_and_no_ids_are_asked_for(

@@ -175,6 +175,17 @@ _ENDED: Final = (
         head=_HEAD,
     )
 )
+# What was taken for the line until another turn began it.
+_SET_ASIDE: Final = (
+    update(turns)
+    .where(
+        turns.c.tenant == bindparam("of_tenant"),
+        turns.c.session_id == bindparam("of_id"),
+        turns.c.id != bindparam("of_turn"),
+        turns.c.main,
+    )
+    .values(main=False)
+)
 
 
 class TurnRecords:
@@ -256,6 +267,8 @@ class TurnRecords:
             "more_bytes": _row_bytes(turn, parts.row) + _new_bytes(connection, turn, added),
         }
         row = _recorded(connection, _CONTINUED, values, added) if turn.main else None
+        if row is not None and begins_line:
+            connection.execute(_SET_ASIDE, _this(turn))
         if row is None:
             values |= {
                 "to_main": False,

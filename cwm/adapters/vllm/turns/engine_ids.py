@@ -30,6 +30,10 @@ class AnswerReader(Protocol):
     """
 
     @property
+    def begun(self) -> bool:
+        """Whether an event brought a piece of the answer, which is a token at least."""
+
+    @property
     def ended(self) -> bool: ...
 
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None: ...
@@ -120,9 +124,11 @@ class EngineIds:
         data = data_of(event)
         if not data.startswith(b"{"):
             return event
-        # Without ids an event is all that says it.
-        self.begun = self.begun or self._prompt is None
-        return self._renamed(event, data)
+        content = self._renamed(event, data)
+        # Where no ids are known, the end of an answer without words is its first token.
+        has_ended = self._prompt is None and self._reader.ended
+        self.begun = self.begun or self._reader.begun or has_ended
+        return content
 
     def _whole(self, content: bytes) -> bytes:
         # Behind the beginning a model may write the same.

@@ -98,7 +98,7 @@ def test_taking_ids_out_of_a_body_leaves_every_text_as_it_was(text: str, ids: li
 
 def test_half_an_event_is_held_back_and_a_whole_one_is_not() -> None:
     answer = StreamAnswer(recorded=False, hide_ids=False)
-    whole = sse(FIRST)
+    whole = sse(word("once", None))
     assert answer.feed(whole[:-1]) == b""
     assert not answer.begun
     assert answer.feed(whole[-1:]) == whole

@@ -44,8 +44,9 @@ class MessageReader:
     """A :class:`cwm.adapters.vllm.turns.engine_ids.AnswerReader` of messages: their events and bodies stay as they are."""
 
     def __init__(self) -> None:
+        self.begun = False
         self.ended = False
-        self._begun = False
+        self._has_start = False
         self._blocks: dict[Any, dict[str, Any]] = {}
         self._pieces: dict[tuple[Any, str], list[str]] = {}
         self._usage: dict[str, int] = {}
@@ -55,7 +56,7 @@ class MessageReader:
         kind, index = event.get("type"), event.get("index")
         message = event.get("message") if kind == "message_start" else event
         if kind in {"message", "message_start"} and isinstance(message, dict):
-            self._begun = True
+            self._has_start = True
             self._blocks = dict(enumerate(objects(message.get("content"))))
             self._count(message)
         elif kind == "content_block_start" and isinstance(block := event.get("content_block"), dict):
@@ -64,13 +65,14 @@ class MessageReader:
             field, name = _DELTAS.get(str(delta.get("type")), ("", ""))
             if isinstance(piece := delta.get(name), str):
                 self._pieces.setdefault((index, field), []).append(piece)
+                self.begun = self.begun or bool(piece)
         elif kind == "message_delta":
             self._count(event)
         elif kind == "message_stop":
             self.ended = True
 
     def message(self) -> Mapping[str, Any] | None:
-        if not self._begun:
+        if not self._has_start:
             return None
         blocks = [self._whole(index, block) for index, block in self._blocks.items()]
         return {"content": "", **chat_message({"role": "assistant", "content": blocks})[-1]}

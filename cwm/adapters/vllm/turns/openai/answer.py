@@ -196,7 +196,7 @@ class StreamAnswer(_Answer):
             self.begun = self.ended = True
             return self._let_go() + event
         if not self._recorded:
-            self.begun = True
+            self.begun = self.begun or _has_token(_object(data))
             if b'"usage"' in data:
                 self._ids.take(_object(data))
             return event
@@ -251,6 +251,16 @@ def _is_last(answer: dict[str, Any]) -> bool:
     return not answer.get("usage") and any(
         choice.get("finish_reason") is not None for choice in choices_of(answer)
     )
+
+
+def _has_token(answer: dict[str, Any]) -> bool:
+    """Whether an event of a stream has a piece of a choice, or its end; an engine may send the role before it computes."""
+    for choice in choices_of(answer):
+        delta = choice.get("delta")
+        pieces = [value for name, value in delta.items() if name != "role"] if isinstance(delta, dict) else []
+        if choice.get("text") or choice.get("finish_reason") is not None or any(pieces):
+            return True
+    return False
 
 
 def _is_only_usage(answer: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from cwm.ports.turn_wire import PromptUsage
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 # The events that bring a piece of an item, and where it belongs.
+_DELTA: Final = ".delta"
 _DELTAS: Final = {
     "response.output_text.delta": "text",
     "response.reasoning_text.delta": "text",
@@ -30,6 +31,7 @@ class ResponsesReader:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
+        self.begun = False
         self.ended = False
         self._items: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}
@@ -40,6 +42,7 @@ class ResponsesReader:
         if kind is None:
             self.response = {**event, **self._fields}
             return self.response if self._fields else None
+        self.begun = self.begun or (str(kind).endswith(_DELTA) and bool(event.get("delta")))
         index = event.get("output_index")
         if kind in {"response.output_item.added", "response.output_item.done"}:
             if isinstance(item := event.get("item"), dict) and isinstance(index, int):

@@ -168,8 +168,10 @@ def _turn_item(
 def _add_divergence(
     answer: schemas.TurnItem, turn: Turn, words: tuple[str, str] | None, habit: Habit | None
 ) -> None:
+    if turn.cause:
+        answer["cause"] = Cause(turn.cause).value
     if turn.diverged_at is not None:
-        answer["diverged_at"], answer["cause"] = turn.diverged_at, Cause(turn.cause).value
+        answer["diverged_at"] = turn.diverged_at
     if habit is not None:
         answer["habit"] = habit.value
         if (switch := switch_against(habit, turn.client)) is not None:

@@ -67,7 +67,7 @@ class TurnItem(TypedDict):
         Annotated[
             int,
             Field(
-                description="Until the engine's first token arrived; of an answer in one piece, until that"
+                description="Until the first piece of the answer arrived; of an answer in one piece, until that"
             ),
         ]
     ]
@@ -84,14 +84,19 @@ class TurnItem(TypedDict):
                 "tools",
                 "tool_order",
                 "moved",
+                "compacted",
                 "edited",
                 "dropped",
                 "inserted",
                 "rendered",
+                "template",
                 "repeated",
                 "unrelated",
             ],
-            Field(description="Why it left them; rendered: an answer came back with other words"),
+            Field(
+                description="Why it left them; rendered: an answer came back with other words; template: it left none, "
+                "but the model's template renders them to other tokens from parent_at on, and there is no diverged_at"
+            ),
         ]
     ]
     habit: NotRequired[
