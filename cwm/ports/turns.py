@@ -102,12 +102,19 @@ class TurnRecords(Protocol):
         """
 
     async def recorded_answers(
-        self, tenant: str, author: str, model: str, kind: KeyKind, keys: Sequence[str]
+        self,
+        tenant: str,
+        author: str,
+        model: str,
+        kind: KeyKind,
+        keys: Sequence[str],
+        *,
+        current: bool = False,
     ) -> list[RecordedAnswer]:
-        """The author's turns that have one of these keys, in sessions of the author and the model that are not deleted.
+        """The author's turns with the first of these keys that any has, in sessions of the author and the model that are not deleted.
 
-        At most 64, those of the first keys first. Of one key first those that their session's context ends with while no later turn is in flight, the oldest first;
-        then the others, the newest first.
+        At most 64: first those that their session's context ends with while no later turn is in flight, the oldest first; then the others, the newest
+        first. ``current``: only those that their session's context ends with.
         """
 
     async def turns(self, tenant: str, session_id: str, query: TurnQuery) -> list[Turn]:

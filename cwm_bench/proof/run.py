@@ -45,6 +45,8 @@ _DURABLE_SECONDS: Final = 120.0
 _COLD_RUNS: Final = 2
 _THAWS: Final = 7
 _PROGRESS_EVERY: Final = 10
+_STORED_SECONDS: Final = 30.0
+_LOOK_AGAIN_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,15 @@ class Cells:
 
     async def _copies(self, ids: Sequence[int]) -> Copies:
         hashes = chunk_hashes(list(ids[:-1]), self.stack.chunk_size)
-        return await copies(self.tiers[0], hashes)
+        deadline = asyncio.get_running_loop().time() + _STORED_SECONDS
+        while True:
+            try:
+                return await copies(self.tiers[0], hashes)
+            except KeyError:
+                # A window is durable as soon as one tier has it.
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def _text(self, length: int) -> list[int]:
         """Token ids of which no other text has the beginning."""

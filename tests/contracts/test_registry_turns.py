@@ -480,8 +480,8 @@ async def test_a_turn_is_found_by_what_its_author_said(registry: Registry) -> No
     async def found(tenant: str, kind: KeyKind, *keys: str, model: str = "tiny") -> list[str]:
         return [one.turn.id for one in await registry.recorded_answers(tenant, "ann", model, kind, keys)]
 
-    assert await found("acme", KeyKind.CHAIN, "longest", "long", "short") == ["t1", "t2", "t3"]
-    assert await found("acme", KeyKind.CHAIN, "short", "long") == ["t2", "t3", "t1"]
+    assert await found("acme", KeyKind.CHAIN, "longest", "long", "short") == ["t1"]
+    assert await found("acme", KeyKind.CHAIN, "short", "long") == ["t2", "t3"]
     assert await found("acme", KeyKind.CHAIN, "longest") == []
     assert await found("acme", KeyKind.CHAIN, "long", model="another") == []
     assert await found("other", KeyKind.CHAIN, "long", "short") == []
@@ -504,6 +504,11 @@ async def test_of_equal_answers_the_oldest_that_nobody_went_on_from_comes_first(
         ("first", True, True, 3),
     ]
     assert {one.key for one in found} == {"c"}
+    await end_turn(
+        registry, await ask_turn(registry, "on", session_id="second", asked_at=LATER), IDS, main=True
+    )
+    tips = await registry.recorded_answers("acme", asked.author, "tiny", KeyKind.CHAIN, ["c"], current=True)
+    assert {one.session.id for one in tips} == {"first", "third"}
     assert [turn.id for turn in await registry.turns_in_flight("acme", asked.author)] == ["next"]
     assert await registry.turns_in_flight("acme", "nobody") == []
 

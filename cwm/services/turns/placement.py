@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -89,9 +89,10 @@ class Parentage:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Looks at the newest 1,000 turns of a session; a turn that continues none of them is compared with 16."""
+    """Looks at the newest 1,000 turns of a session; a turn that continues none of them is compared with 16, whose ``tokens`` are read."""
 
     records: TurnRecords
+    tokens: Callable[[Turn], Awaitable[TokenIds]]
 
     async def __call__(self, turn: Turn, prompt: Prompt, statement: Said) -> Parentage:
         """The place of an asked turn with this prompt. CWM-4002.
@@ -177,7 +178,7 @@ class Placement:
         if continued:
             reach, parent = max(continued, key=lambda one: (one[0], one[1].number))
             if reach < parent.total_tokens:
-                reach = common_length(await self.records.turn_tokens(parent), prompt.token_ids)
+                reach = common_length(await self.tokens(parent), prompt.token_ids)
             return parent, reach
         return await self._branch(turn, prompt, current, recent)
 
@@ -188,7 +189,7 @@ class Placement:
         beginnings = [one for one in recent if one.parent_at < by_id.get(one.parent or "", one).prompt_tokens]
         longest, parent = 0, None
         for one in (current, *beginnings[:_COMPARED]):
-            length = common_length(await self.records.turn_tokens(one), prompt.token_ids)
+            length = common_length(await self.tokens(one), prompt.token_ids)
             if length > longest:
                 longest, parent = length, one
         # The tokens up to there may be an ancestor's. Two turns with one prompt have one parent.

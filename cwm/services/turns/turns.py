@@ -18,7 +18,7 @@ from cwm.domain.errors import CwmError, SessionMovedOnError, StorageQuotaExceede
 from cwm.domain.keep import KeepPolicies
 from cwm.domain.main_line import Standing
 from cwm.domain.origin import ORIGIN
-from cwm.domain.prefix import TokenIds, digests_at, pack
+from cwm.domain.prefix import TokenIds, digests_at, pack, unpack
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Message, Turn, TurnParts, TurnTag, compaction_tag
@@ -31,6 +31,9 @@ from cwm.services.turns.placement import Placement, Prompt, Said
 
 _Key: TypeAlias = tuple[str, str]
 _MOST_LINES: Final = 256
+_MOST_CONTEXTS: Final = 64
+_LARGEST_CONTEXT: Final = 256 * 1024
+"""In bytes: 65,536 tokens."""
 
 
 @dataclass(slots=True)
@@ -67,6 +70,7 @@ class Turns:
     tracer: Tracer = UNTRACED
     storage: Storage | None = None
     lines: OrderedDict[_Key, Sequence[str]] = field(default_factory=OrderedDict)
+    contexts: OrderedDict[_Key, bytes] = field(default_factory=OrderedDict)
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
     _leftovers: list[Turn] = field(default_factory=list)
@@ -116,11 +120,21 @@ class Turns:
                     self._leftovers.append(turn)
                     raise
 
-    def remember(self, turn: Turn, messages: Sequence[Message]) -> None:
-        """Keep what was said in the turn at hand: most requests go on from one of the newest."""
+    def remember(self, turn: Turn, messages: Sequence[Message], context: bytes) -> None:
+        """Keep what was said in the turn at hand, and its packed token ids: most requests go on from one of the newest."""
         self.lines[turn.tenant, turn.id] = tuple(message.digest for message in messages)
         while len(self.lines) > _MOST_LINES:
             self.lines.popitem(last=False)
+        if len(context) > _LARGEST_CONTEXT:
+            return
+        self.contexts[turn.tenant, turn.id] = context
+        while len(self.contexts) > _MOST_CONTEXTS:
+            self.contexts.popitem(last=False)
+
+    async def tokens(self, turn: Turn) -> TokenIds:
+        """The token ids of an ended turn's context. CWM-4004."""
+        context = self.contexts.get((turn.tenant, turn.id))
+        return await self.records.turn_tokens(turn) if context is None else unpack(context)
 
     @contextmanager
     def _counted(self, key: _Key) -> Iterator[None]:
@@ -262,7 +276,7 @@ class RunningTurn:
         turn = self._with_keys(turn, end)
         records = self._turns.records
         try:
-            parentage = await Placement(records)(turn, prompt, self._statement)
+            parentage = await Placement(records, self._turns.tokens)(turn, prompt, self._statement)
             messages = [*self._statement.messages, *((end.message,) if end.message else ())]
             if not self._turns.keep.of(turn.tenant).messages:
                 messages = [Message(message.digest) for message in messages]
@@ -292,7 +306,7 @@ class RunningTurn:
             self._pending = pending
             raise
         if self._statement.whole:
-            self._turns.remember(turn, messages)
+            self._turns.remember(turn, messages, prompt.packed)
         if session is None:
             await self.lost("session moved on or no longer live", total)
         else:

@@ -12,7 +12,7 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of
 from cwm.adapters.sql.tables.sessions import sessions
 from cwm.adapters.sql.tables.turns import turns
-from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.transactions import glancing
 from cwm.adapters.sql.turns.sealed import opened_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.answers import KeyKind, RecordedAnswer
@@ -27,7 +27,7 @@ class AnswerRecords:
     database: Database
     vault: Vault
 
-    @reading
+    @glancing
     def recorded_answers(
         self,
         connection: Connection,
@@ -36,18 +36,20 @@ class AnswerRecords:
         model: str,
         kind: KeyKind,
         keys: Sequence[str],
+        *,
+        current: bool = False,
     ) -> list[RecordedAnswer]:
         key_of = {name: key for key in reversed(keys) for name in self.vault.names(tenant, key)}
         names = [name for key in keys for name in self.vault.names(tenant, key)]
         values = {f"key_{at}": name for at, name in enumerate(names)}
         who = {"of_tenant": tenant, "of_author": author, "of_model": model}
-        rows = connection.execute(_statement(kind, len(names)), who | values)
-        return [self._answer(row, key_of) for row in rows]
+        rows = connection.execute(_statement(kind, len(names), current), who | values).all()
+        return [self._answer(row, key_of[row.key]) for row in rows if key_of[row.key] == key_of[rows[0].key]]
 
-    def _answer(self, row: Row[Any], key_of: dict[str, str]) -> RecordedAnswer:
+    def _answer(self, row: Row[Any], key: str) -> RecordedAnswer:
         session: Any = row[len(TURN) :]
         return RecordedAnswer(
-            key_of[row.key],
+            key,
             opened_turn(self.vault, turn_of(row)),
             session_of(session),
             is_current=bool(row.is_current),
@@ -57,8 +59,8 @@ class AnswerRecords:
 
 
 @cache
-def _statement(kind: KeyKind, count: int) -> Select[Any]:
-    """For so many keys in ``kind``'s column. Built once: SQLAlchemy takes longer to build it than SQLite to run it."""
+def _statement(kind: KeyKind, count: int, current: bool) -> Select[Any]:
+    """For so many keys in ``kind``'s column, of all turns or of ``current`` ones. Built once: SQLAlchemy takes longer to build it than SQLite to run it."""
     column = turns.c[kind.value]
     keys: list[BindParameter[str]] = [bindparam(f"key_{at}") for at in range(count)]
     place = case(*((column == key, at) for at, key in enumerate(keys)), else_=count)
@@ -91,6 +93,7 @@ def _statement(kind: KeyKind, count: int) -> Select[Any]:
             sessions.c.owner == bindparam("of_author"),
             sessions.c.model == bindparam("of_model"),
             sessions.c.state != SessionState.DELETED.value,
+            *([is_current] if current else []),
         )
         .order_by(
             place,

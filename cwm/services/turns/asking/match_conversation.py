@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -76,15 +76,12 @@ class MatchConversation:
 
     async def _proven(self, principal: Principal, answers: Sequence[AnswerKeys], model: str) -> Match | None:
         """By all that was said up to an answer, or by the random ids of an answer's tool calls: the deepest of both."""
-        equal = await self._found(principal, model, KeyKind.CHAIN, answers)
-        place = _deepest(equal)
-        by_calls = await self._found(principal, model, KeyKind.CALLS, answers[:place])
+        place, equal = await self._found(principal, model, KeyKind.CHAIN, answers)
+        proven, by_calls = await self._found(principal, model, KeyKind.CALLS, answers[:place])
         if not by_calls:
-            return _chosen(equal.get(place or 0, ()), has_proof=_has_proof(answers[place or 0 :]))
-        proven = min(by_calls)
-        return await self._with_later(principal, model, by_calls[proven], answers[:proven]) or _chosen(
-            by_calls[proven], has_proof=True
-        )
+            return _chosen(equal, has_proof=_has_proof(answers[place:]))
+        later = await self._with_later(principal, model, by_calls, answers[:proven])
+        return later or _chosen(by_calls, has_proof=True)
 
     async def _with_later(
         self,
@@ -95,42 +92,40 @@ class MatchConversation:
     ) -> Match | None:
         """Of several sessions that share an answer, the one that has a later answer of the request."""
         session_ids = {one.session.id for one in equal}
-        if len(session_ids) == 1:
-            return None
-        later = await self._found(principal, model, KeyKind.CORE_CHAIN, later_answers)
-        shared = [one for at in sorted(later) for one in later[at] if one.session.id in session_ids]
-        return Match(shared[0].turn, shared[0].session, Joined.ID) if shared else None
+        for each in later_answers if len(session_ids) > 1 else ():
+            _, later = await self._found(principal, model, KeyKind.CORE_CHAIN, [each])
+            for one in later:
+                if one.session.id in session_ids:
+                    return Match(one.turn, one.session, Joined.ID)
+        return None
 
     async def _assumed(self, principal: Principal, answers: Sequence[AnswerKeys], model: str) -> Match | None:
         """By what was said besides the system text and the client's surroundings, where nobody went on from there."""
-        found = await self._found(principal, model, KeyKind.CORE_CHAIN, answers)
-        tips = {at: [one for one in each if one.is_current] for at, each in found.items()}
-        match = _chosen(next((tips[at] for at in sorted(tips) if tips[at]), ()), has_proof=False)
+        _, tips = await self._found(principal, model, KeyKind.CORE_CHAIN, answers, current=True)
+        match = _chosen(tips, has_proof=False)
         return None if match is None else replace(match, joined=Joined.ASSUMED)
 
     async def _found(
-        self, principal: Principal, model: str, kind: KeyKind, answers: Sequence[AnswerKeys]
-    ) -> dict[int, list[RecordedAnswer]]:
-        """The recorded answers that equal one of these, by its position among them."""
-        keys = {key: at for at, each in reversed([*enumerate(answers)]) if (key := each.of(kind)) is not None}
-        found: dict[int, list[RecordedAnswer]] = {}
-        for one in await self._recorded(principal, model, kind, [*keys]) if keys else ():
-            found.setdefault(keys[one.key], []).append(one)
-        return found
+        self,
+        principal: Principal,
+        model: str,
+        kind: KeyKind,
+        answers: Sequence[AnswerKeys],
+        *,
+        current: bool = False,
+    ) -> tuple[int, list[RecordedAnswer]]:
+        """The recorded answers that equal the first of these that any equals, and its position; the number of ``answers`` without any."""
+        keys = [key for each in answers if (key := each.of(kind)) is not None]
+        found = await self._recorded(principal, model, kind, keys, current=current) if keys else []
+        place = (at for at, each in enumerate(answers) if found and each.of(kind) == found[0].key)
+        return next(place, len(answers)), found
 
     async def _recorded(
-        self, principal: Principal, model: str, kind: KeyKind, keys: Sequence[str]
+        self, principal: Principal, model: str, kind: KeyKind, keys: Sequence[str], *, current: bool = False
     ) -> list[RecordedAnswer]:
         who = (principal.tenant, principal.subject)
-        return [
-            one
-            for one in await self.registry.recorded_answers(*who, model, kind, keys)
-            if is_own(principal, one.session)
-        ]
-
-
-def _deepest(found: Mapping[int, object]) -> int | None:
-    return min(found, default=None)
+        found = await self.registry.recorded_answers(*who, model, kind, keys, current=current)
+        return [one for one in found if is_own(principal, one.session)]
 
 
 def _has_proof(answers: Sequence[AnswerKeys]) -> bool:
