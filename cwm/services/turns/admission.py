@@ -408,7 +408,7 @@ class Admission:
         try:
             metadata, origin = (None, None) if capture is None else (capture.metadata, capture.origin)
             return await self.open_session(
-                principal, session_id, model, metadata, incoming.visibility, origin
+                principal, session_id, model, metadata, incoming.visibility, origin, listed=False
             )
         except SessionAlreadyExistsError:
             session = await self._session(principal, session_id)
