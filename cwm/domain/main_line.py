@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Final
 
 from cwm.domain.turn import Turn, TurnState
+
+_QUESTION_AND_ANSWER: Final = 2
 
 
 class Standing(Enum):
@@ -98,7 +101,7 @@ def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
     path = _path(current, by_id)
     for turn in sorted(turns, key=lambda turn: -turn.number):
         parent = by_id.get(turn.parent or "")
-        continued = turn.continues and parent is not None and not parent.main
+        continued = parent is not None and not parent.main and _goes_on_from(turn, parent)
         candidate = turn.main or (continued and turn.profile.agent == current.profile.agent)
         if candidate and turn.state is TurnState.ENDED and turn.id not in path:
             own = _path(turn, by_id)
@@ -110,6 +113,11 @@ def rival(turns: Sequence[Turn], current: Turn) -> Turn | None:
             if branch is not None and turn.number > branch.number and not _is_repeat(beginning, branch):
                 return turn
     return None
+
+
+def _goes_on_from(turn: Turn, parent: Turn) -> bool:
+    """Whether a turn has the question and the answer of its parent. A template may render the answer to other tokens."""
+    return turn.continues or turn.parent_messages >= parent.parent_messages + _QUESTION_AND_ANSWER
 
 
 def _is_repeat(turn: Turn, other: Turn) -> bool:

@@ -49,6 +49,7 @@ class SessionQuery:
     """Sessions in one of ``states``, of ``circles`` and of ``owner`` (of any if None), the newest first, from ``after`` on.
 
     ``used_since``: only those that changed from then on. ``called``: only those that have this text in their id, in one of their tags, or in the name of the client of their current turn.
+    ``unlisted``: also those that a request opened and in which no turn has ended.
     """
 
     states: frozenset[SessionState] | None = None
@@ -58,6 +59,7 @@ class SessionQuery:
     owner: str | None = None
     used_since: datetime | None = None
     called: str | None = None
+    unlisted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,12 @@ class Registry(TurnRecords, EngineRecords, Protocol):
         token_ids: Sequence[int],
         intent_id: str | None = None,
         source_turn: str | None = None,
+        *,
+        listed: bool = True,
     ) -> Session:
         """Create a session and end the intent that it fulfils. CWM-3001 when the id is taken, in any state.
 
+        One that is not ``listed`` is in no list and no count before a turn has ended in it.
         Token ids become its first turn, with the messages and the profile of ``source_turn`` if that is still recorded.
         Returns the session as created: in the current salt scope, unless it was thawed.
         """
@@ -101,6 +104,12 @@ class Registry(TurnRecords, EngineRecords, Protocol):
 
     async def share_session(self, session: Session, circle: str) -> bool:
         """Put a session into another circle. False when it is deleted, or not that session."""
+
+    async def unanswered_sessions_of_every_tenant(self, before: datetime, limit: int) -> list[Session]:
+        """Sessions that are not listed, in which no turn is in flight, and which were last used before then."""
+
+    async def forget_unanswered(self, session: Session) -> bool:
+        """Remove such a session. False if it was used since it was read, or a turn is in flight."""
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of the scope's sessions that still need their chunks and whose first 16 token ids equal those of ``head``.

@@ -29,6 +29,8 @@ from tests.contracts.nouns import (
     a_session,
     a_turn,
     a_window,
+    ask_turn,
+    end_turn,
     freeze,
     recorded,
     stored,
@@ -303,6 +305,47 @@ async def test_sessions_are_found_by_a_part_of_their_id_their_client_or_a_tag(
         assert await registry.end_turn(ended, TurnParts(IDS)) is not None
     await registry.tag(TurnTag("acme", "the-Release", "s3", "s3-1", "ann", NOW))
     assert _ids(await registry.sessions("acme", SessionQuery(called=text))) == found
+
+
+async def _shown(registry: Registry) -> tuple[list[str], int, int, int]:
+    """Who sees a session: lists, the tenant's totals, those of all tenants, and the counts of engines."""
+    totals, stock = await registry.totals("acme"), await registry.stock_of_every_tenant()
+    counts = await registry.session_counts_of_every_tenant()
+    listed = await registry.sessions("acme", SessionQuery())
+    return _ids(listed), totals.sessions["active"], stock.sessions["active"], counts.get("one", 0)
+
+
+@pytest.mark.parametrize("main", [True, False])
+async def test_a_session_that_a_request_opened_is_shown_once_a_turn_has_ended_in_it(
+    registry: Registry, *, main: bool
+) -> None:
+    session = await registry.add_session(a_session(engine="one"), (), listed=False)
+    assert await registry.session("acme", "s1") == session
+    assert _ids(await registry.sessions("acme", SessionQuery(unlisted=True))) == ["s1"]
+    turn = await ask_turn(registry)
+    assert await _shown(registry) == ([], 0, 0, 0)
+    await end_turn(registry, turn, IDS, main=main)
+    assert await _shown(registry) == (["s1"], 1, 1, 1)
+    assert await registry.unanswered_sessions_of_every_tenant(LATER + timedelta(days=1), 10) == []
+
+
+async def test_a_session_without_an_answer_is_forgotten_unless_somebody_uses_it(
+    registry: Registry,
+) -> None:
+    since = LATER + timedelta(hours=1)
+    await registry.add_session(a_session("made"), ())
+    session = await registry.add_session(a_session("s1"), (), listed=False)
+    assert await registry.unanswered_sessions_of_every_tenant(NOW, 10) == []
+    turn = await ask_turn(registry, asked_at=LATER)
+    assert await registry.unanswered_sessions_of_every_tenant(since, 10) == []
+    assert not await registry.forget_unanswered(session)
+    await registry.drop_turn(turn)
+    assert not await registry.forget_unanswered(session), "it was used since"
+    (left,) = await registry.unanswered_sessions_of_every_tenant(since, 10)
+    assert left == replace(session, updated_at=LATER)
+    assert await registry.forget_unanswered(left)
+    assert await registry.session("acme", "s1", any_state=True) is None
+    assert _ids(await registry.sessions("acme", SessionQuery())) == ["made"]
 
 
 async def test_live_sessions_are_found_by_their_first_sixteen_ids(registry: Registry) -> None:

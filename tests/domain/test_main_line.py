@@ -152,6 +152,9 @@ def test_a_side_branch_is_found_also_where_all_prompts_begin_alike() -> None:
     assert rival([first, other], first) is None
     continued = a_turn(3, profile=CHAT, parent="t2", parent_at=110, continues=True)
     assert rival([first, other, continued], first) == continued
+    rewritten = replace(continued, continues=False, parent_at=90, parent_messages=2)
+    assert rival([first, other, rewritten], first) == rewritten
+    assert rival([first, other, replace(rewritten, parent_messages=1)], first) is None
     on = a_turn(4, profile=CHAT, main=True, parent="t1", parent_at=110, continues=True)
     assert rival([first, other, continued, on], on) == continued
 

@@ -127,7 +127,11 @@ class Journal:
 
     async def _tell(self, principal: Principal, operation: str) -> None:
         for uri in _CHANGED_URIS.get(operation, ()):
-            await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=principal.tenant))
+            await self.changed(principal.tenant, uri)
+
+    async def changed(self, tenant: str, uri: str) -> None:
+        """Notify clients of a changed resource."""
+        await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=tenant))
 
     async def injection(self, principal: Principal, where: str, error: CwmError) -> None:
         """Record that a refused value looked like an attack: the field and the class of attack, never the value.

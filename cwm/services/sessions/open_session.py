@@ -49,10 +49,13 @@ class OpenSession:
         metadata: dict[str, Any] | None = None,
         visibility: str | None = None,
         origin: str | None = None,
+        *,
+        listed: bool = True,
     ) -> Session:
         """A new, empty, active session, of the default ``visibility`` if none is given.
 
-        ``origin`` is the turn of another session whose conversation it goes on with.
+        ``origin`` is the turn of another session whose conversation it goes on with. One that a request opens is not ``listed``
+        before its first turn has ended.
 
         CWM-1001, CWM-3001; CWM-1003 for an unserved model, a reserved metadata key or an impossible visibility.
         """
@@ -80,7 +83,7 @@ class OpenSession:
                 metadata={**(metadata or {}), **({BRANCHED_FROM: origin} if origin else {})},
                 circle=circle,
             )
-            return await self.registry.add_session(session, ())
+            return await self.registry.add_session(session, (), listed=listed)
 
     async def scope_of_none(self, principal: Principal) -> str:
         """The salt scope of a request without a session."""

@@ -12,6 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from cwm.background import BackgroundTasks
+from cwm.domain.changes import SESSIONS_URI
 from cwm.domain.divergence import Cause, Divergence
 from cwm.domain.errors import (
     CwmError,
@@ -24,6 +25,7 @@ from cwm.domain.messages import message_of
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import Principal
 from cwm.domain.response import ResponseAsk
+from cwm.domain.session import Session
 from cwm.ports.engine import Engine
 from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.turn_wire import PromptUsage, TurnAnswer, TurnRequest, TurnWire
@@ -309,22 +311,28 @@ class PassThrough:
             message = None if content is None else message_of(content)
             cached = None if usage is None else usage.cached_tokens
             was_abandoned = outbound.left.is_set()
-            await outbound.turn.record(
+            session = await outbound.turn.record(
                 Answered(
                     token_ids, prompt_tokens, message, cached, was_abandoned, first_token_ms, head.decision
                 )
             )
             await self._keep(outbound, answer, principal, outbound.turn)
-            if outbound.turn.rewritten:
-                self.journal.meter.event(f"turn_diverged_{Cause.TEMPLATE}")
-            if outbound.turn.missed is not None:
-                self.journal.meter.event(f"turn_missed_{outbound.turn.missed}")
-            if outbound.turn.compacts:
-                # Beside the answer, which does not wait for it.
-                self._running.start(outbound.turn.tag_compacted())
+            await self._note_turn(outbound.turn, session)
         elif ended:
             await outbound.turn.lost("the engine did not tell the token ids", 0)
             await self._keep(outbound, answer, principal, None)
+
+    async def _note_turn(self, turn: RunningTurn, session: Session | None) -> None:
+        """Count what a recorded turn tells of its cache, and tell of a session that is listed from now on."""
+        if turn.rewritten:
+            self.journal.meter.event(f"turn_diverged_{Cause.TEMPLATE}")
+        if turn.missed is not None:
+            self.journal.meter.event(f"turn_missed_{turn.missed}")
+        if session is not None and session.revision == 1:
+            await self.journal.changed(session.tenant, SESSIONS_URI)
+        if turn.compacts:
+            # Beside the answer, which does not wait for it.
+            self._running.start(turn.tag_compacted())
 
     def _note_usage(
         self, answer: TurnAnswer, principal: Principal | None, first_token_ms: int | None

@@ -188,12 +188,12 @@ class Person:
             after = page[-1].seq
 
     async def _sessions(self, tenant: str, subject: str) -> AsyncIterator[Session]:
-        query = SessionQuery(limit=_PAGE, owner=subject)
+        query = SessionQuery(limit=_PAGE, owner=subject, unlisted=True)
         while page := await self.registry.sessions(tenant, query):
             for session in page:
                 yield session
             query = SessionQuery(
-                limit=_PAGE, owner=subject, after=SessionMark(page[-1].created_at, page[-1].id)
+                limit=_PAGE, owner=subject, unlisted=True, after=SessionMark(page[-1].created_at, page[-1].id)
             )
 
     async def _turns(self, session: Session) -> list[Turn]:

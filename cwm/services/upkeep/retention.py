@@ -1,4 +1,4 @@
-"""Retention: deletes expired windows and unused conversations, and expires idle sessions, which may be frozen first."""
+"""Retention: deletes expired windows, unused conversations and what refused requests left, and expires idle sessions, which may be frozen first."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from cwm.services.windows.freeze import Freeze
 
 _AT_ONCE: Final = 100
 _SET_ASIDE: Final = timedelta(hours=1)
+_UNANSWERED: Final = timedelta(minutes=10)
+"""That a session without an answer stays for a client that asks again under its id."""
 _AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 AUTO_FROZEN: Final = "expired_"
 
@@ -83,6 +85,7 @@ class Retain:
             *await self._windows(dry_run=dry_run),
             *await self._idle_sessions(dry_run=dry_run),
             *await self._expired_sessions(dry_run=dry_run),
+            *await self._unanswered_sessions(dry_run=dry_run),
             *await self._unused_conversations(dry_run=dry_run),
         ]
 
@@ -180,6 +183,22 @@ class Retain:
     async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
         expired = await self._over(self.policy.kept_of, self.registry.expired_sessions_of_every_tenant)
         return [await self._delete_session(session, dry_run=dry_run) for session in expired]
+
+    async def _unanswered_sessions(self, *, dry_run: bool) -> list[Step]:
+        """Forget what refused requests opened: no list shows these sessions."""
+        due = await self.registry.unanswered_sessions_of_every_tenant(
+            self.clock.now() - _UNANSWERED, _AT_ONCE
+        )
+        return [
+            _step(
+                "forget_session",
+                session,
+                StepOutcome.PLANNED if dry_run else StepOutcome.DONE,
+                "no turn was answered in it",
+            )
+            for session in due
+            if dry_run or await self.registry.forget_unanswered(session)
+        ]
 
     async def _unused_conversations(self, *, dry_run: bool) -> list[Step]:
         """A conversation without a session lives as long as a session in which nothing is said."""

@@ -383,6 +383,34 @@ async def test_what_is_stored_from_before_0022_is_summed(empty_database_url: str
         await database.dispose()
 
 
+async def test_sessions_from_before_0024_are_listed_but_those_that_refused_requests_left(
+    empty_database_url: str,
+) -> None:
+    database = open_database(empty_database_url)
+    try:
+        await database.write(partial(upgrade_to, revision="0019"))
+        await database.write(_a_turn_of_0019)
+        found = a_session("refused", metadata={"found_by": "content"})
+        for session in (found, a_session("made"), a_session("own", metadata={"a": 1})):
+            row = before_0021(session_values(session)) | {"head": None}
+            adding = insert(metadata.tables["sessions"]).values(row)
+            await database.write(lambda connection, adding=adding: connection.execute(adding))  # type: ignore[misc]
+        registry = SqlRegistry(database)
+        await schema.upgrade(empty_database_url)
+        listed = await registry.sessions("acme", SessionQuery())
+        assert {session.id for session in listed} == {"s1", "made", "own"}
+        (left,) = await registry.unanswered_sessions_of_every_tenant(LATER, 10)
+        assert left.id == "refused"
+        # A gateway of 0022 goes on beside the new ones, and its turns say nothing of lists.
+        turn = await registry.begin_turn(a_turn("t2", "refused"), left.created_at)
+        assert turn is not None
+        its = text("UPDATE sessions SET current_turn = 't2' WHERE id = 'refused'")
+        await database.write(lambda connection: connection.execute(its))
+        assert len(await registry.sessions("acme", SessionQuery())) == 4
+    finally:
+        await database.dispose()
+
+
 @pytest.mark.slow
 async def test_turns_keys_and_windows_of_0019_stay_as_they_are(empty_database_url: str) -> None:
     database = open_database(empty_database_url)

@@ -229,6 +229,22 @@ async def test_a_session_that_another_gateway_goes_on_with_is_not_frozen_for_hav
     assert session.state is SessionState.ACTIVE
 
 
+async def test_what_a_refused_request_left_is_forgotten_and_what_a_tool_made_stays(
+    database: Database,
+) -> None:
+    cwm = gateway(database)
+    await cwm.open_session(ANN, "made")
+    await cwm.open_session(ANN, "refused", listed=False)
+    cwm.clock.at += timedelta(minutes=9)
+    assert await cwm.retain(dry_run=False) == []
+    cwm.clock.at += timedelta(minutes=2)
+    (planned,) = await cwm.retain(dry_run=True)
+    assert (planned.action, planned.subject) == ("forget_session", "refused")
+    assert done(await cwm.retain(dry_run=False)) == ["refused"]
+    assert await cwm.registry.session("acme", "refused") is None
+    assert await cwm.registry.session("acme", "made") is not None
+
+
 async def test_a_session_of_two_conversations_is_frozen_although_nobody_can_be_asked(
     sqlite: Database,
 ) -> None:

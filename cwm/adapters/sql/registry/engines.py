@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, 
 
 from cwm.adapters.sql.clock import now
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.registry.sessions import LIVE_STATES
+from cwm.adapters.sql.registry.sessions import IS_LISTED, LIVE_STATES
 from cwm.adapters.sql.rows import SESSION, insert_into, session_of
 from cwm.adapters.sql.tables.gateways import engine_drains, model_upgrades
 from cwm.adapters.sql.tables.sessions import sessions
@@ -134,7 +134,7 @@ def _counts(connection: Connection, tenant: str | None = None) -> dict[str, int]
     whose = true() if tenant is None else sessions.c.tenant == tenant
     query = (
         select(sessions.c.engine, func.count())
-        .where(whose, sessions.c.engine.is_not(None), sessions.c.state.in_(LIVE_STATES))
+        .where(whose, IS_LISTED, sessions.c.engine.is_not(None), sessions.c.state.in_(LIVE_STATES))
         .group_by(sessions.c.engine)
     )
     return {row.engine: row[1] for row in connection.execute(query)}

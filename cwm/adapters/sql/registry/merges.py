@@ -82,6 +82,7 @@ class MergeRecords:
             "next_number": len(order) + 1,
             "revision": sessions.c.revision + 1,
             "updated_at": at,
+            "listed": True,
         }
         if current is not None and current != currents[target.id]:
             (turn,) = (each for each in order if each.id == current)

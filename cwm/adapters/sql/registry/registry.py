@@ -12,7 +12,7 @@ from cwm.adapters.sql.registry.intents import IntentRecords
 from cwm.adapters.sql.registry.merges import MergeRecords
 from cwm.adapters.sql.registry.renewals import RenewalRecords
 from cwm.adapters.sql.registry.scopes import ScopeRecords
-from cwm.adapters.sql.registry.sessions import SessionRecords
+from cwm.adapters.sql.registry.sessions import IS_LISTED, SessionRecords
 from cwm.adapters.sql.registry.tags import TagRecords
 from cwm.adapters.sql.registry.turns import TurnRecords
 from cwm.adapters.sql.registry.upkeep import UpkeepRecords, counts_by_name
@@ -59,7 +59,7 @@ class SqlRegistry(
         query = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
         count = connection.execute(query).scalar_one()
         chunks, chunk_bytes = _distinct_chunks(connection, tenant)
-        states = select(sessions.c.state, func.count()).where(sessions.c.tenant == tenant)
+        states = select(sessions.c.state, func.count()).where(sessions.c.tenant == tenant, IS_LISTED)
         by_state = counts_by_name(connection, states.group_by(sessions.c.state), SessionState)
         return Totals(count, by_state, chunks, chunk_bytes)
 

@@ -53,6 +53,8 @@ from cwm.domain.turn import Turn, TurnState
 from cwm.domain.window import Durability
 
 HEAD_TOKENS: Final = 16
+IS_LISTED: Final = or_(sessions.c.listed, sessions.c.current_turn.is_not(None))
+"""Not of a session that a request opened and in which no turn ended. A gateway of 0022 ends turns without a word of it."""
 LIVE_STATES: Final = tuple(sorted(state.value for state in LIVE))
 
 # Statements of every turn and every list, built once: SQLAlchemy takes longer to build and look one up than SQLite to run it.
@@ -152,6 +154,8 @@ class SessionRecords:
         token_ids: Sequence[int],
         intent_id: str | None = None,
         source_turn: str | None = None,
+        *,
+        listed: bool = True,
     ) -> Session:
         if session.thawed_from is None:
             # The caller's scope may have been retired meanwhile. A thawed session stays in the scope of its KV.
@@ -163,7 +167,7 @@ class SessionRecords:
             if source_turn is not None:
                 turn |= said_in(connection, self.vault, session.tenant, source_turn)
             said, turn = turn["messages"], sealed_turn(self.vault, turn)
-        values = session_values(session) | standing(turn) | {"thawed_from_uid": None}
+        values = session_values(session) | standing(turn) | {"thawed_from_uid": None, "listed": listed}
         if session.thawed_from is not None:
             values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
         try:
@@ -241,6 +245,8 @@ class SessionRecords:
     def sessions(self, connection: Connection, tenant: str, query: SessionQuery) -> list[Session]:
         statement = _NEWEST if query.circles is None else _IN_CIRCLE
         which = {"of_tenant": tenant, "most": query.limit}
+        if not query.unlisted:
+            statement = statement.where(IS_LISTED)
         if query.states is not None:
             statement = statement.where(_IN_STATES)
             which["of_states"] = sorted(query.states)

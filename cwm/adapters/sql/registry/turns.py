@@ -142,6 +142,7 @@ _CONTINUED: Final = (
         revision=sessions.c.revision + 1,
         updated_at=bindparam("to_ended_at"),
         stored_bytes=_GROWN,
+        listed=True,
         metadata=func.coalesce(bindparam("to_metadata", type_=JSON(none_as_null=True)), sessions.c.metadata),
         current_turn=bindparam("of_turn"),
         current_number=case(
@@ -157,6 +158,7 @@ _UNMOVED: Final = (
     .values(
         updated_at=func.coalesce(bindparam("to_used_at", type_=UtcDateTime), sessions.c.updated_at),
         stored_bytes=_GROWN,
+        listed=True,
     )
     .returning(*SESSION)
 )

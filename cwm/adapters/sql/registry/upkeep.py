@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, delete, func, not_, or_, select
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.registry.sessions import LIVE_STATES
+from cwm.adapters.sql.registry.sessions import IS_LISTED, LIVE_STATES
 from cwm.adapters.sql.registry.window_writes import referred_to
 from cwm.adapters.sql.rows import SESSION, TURN, WINDOW, session_of, turn_of, window_of
 from cwm.adapters.sql.tables.columns import UtcDateTime
 from cwm.adapters.sql.tables.sessions import canaries, sessions
 from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.tables.windows import chunk_refs, windows
-from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.transactions import reading, writing
 from cwm.adapters.sql.turns.sealed import opened_turn
 from cwm.adapters.sql.vault import Vault
 from cwm.domain.autosave import UnsavedQuery
@@ -26,6 +26,11 @@ from cwm.domain.session import BY_CONTENT, FOUND_BY, Session, SessionsSince, Ses
 from cwm.domain.turn import Turn, TurnState
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.registry import Stock
+
+_ANY_TURN: Final = select(turns.c.id).where(
+    turns.c.tenant == sessions.c.tenant, turns.c.session_id == sessions.c.id
+)
+_UNANSWERED: Final = and_(not_(sessions.c.listed), ~_ANY_TURN.exists())
 
 
 class UpkeepRecords:
@@ -150,6 +155,22 @@ class UpkeepRecords:
         return _unchanged(connection, query, (SessionState.EXPIRED.value,))
 
     @reading
+    def unanswered_sessions_of_every_tenant(
+        self, connection: Connection, before: datetime, limit: int
+    ) -> list[Session]:
+        statement = select(*SESSION).where(_UNANSWERED, sessions.c.updated_at < before)
+        return [session_of(row) for row in connection.execute(statement.limit(limit))]
+
+    @writing
+    def forget_unanswered(self, connection: Connection, session: Session) -> bool:
+        this = and_(
+            sessions.c.tenant == session.tenant,
+            sessions.c.id == session.id,
+            sessions.c.updated_at == session.updated_at,
+        )
+        return connection.execute(delete(sessions).where(this, _UNANSWERED)).rowcount == 1
+
+    @reading
     def windows_about(self, connection: Connection, tenant: str, owner: str) -> list[Window]:
         theirs = select(sessions.c.id).where(sessions.c.tenant == tenant, sessions.c.owner == owner)
         about = select(*WINDOW).where(
@@ -175,7 +196,7 @@ class UpkeepRecords:
 
     @reading
     def stock_of_every_tenant(self, connection: Connection) -> Stock:
-        by_state = select(sessions.c.state, func.count()).group_by(sessions.c.state)
+        by_state = select(sessions.c.state, func.count()).where(IS_LISTED).group_by(sessions.c.state)
         by_durability = select(windows.c.durability, func.count()).group_by(windows.c.durability)
         return Stock(
             counts_by_name(connection, by_state, SessionState),

@@ -3,14 +3,26 @@
 ``head`` is the digest of a session's first 16 token ids (null if it has fewer), ``current_turn`` the turn whose context is
 the session's, with its number, and ``next_number`` that of the next turn. ``circle`` says who may see it, ``engine`` which one of several serves it,
 ``moving_until`` how long a move to another one holds it,
-``proven_tokens`` for how many tokens a verdict called loaded KV right, and ``proven_digest`` for which. ``stored_bytes`` is, about, what its turns, messages and responses take here. A snapshot's ``id`` is the digest of all its
+``proven_tokens`` for how many tokens a verdict called loaded KV right, and ``proven_digest`` for which. ``stored_bytes`` is, about, what its turns, messages and responses take here. ``listed`` is false while no turn
+has ended in a session that a request opened. A snapshot's ``id`` is the digest of all its
 token ids, ``packed`` the zstd-compressed output of ``prefix.pack``. A canary's ``origin`` is null if a version of CWM before there were
 origins recorded it.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, Table
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    not_,
+    true,
+)
 
 from cwm.adapters.sql.tables.columns import Bytes, Text, UtcDateTime, metadata, required, tenant
 
@@ -42,6 +54,7 @@ sessions = Table(
     required("proven_tokens", Integer, server_default="0"),
     Column("proven_digest", Text),
     required("stored_bytes", Bytes, server_default="0"),
+    required("listed", Boolean, server_default=true()),
     Index(None, "tenant", "created_at"),
     Index(None, "tenant", "state", "created_at"),
     Index(None, "tenant", "circle", "created_at"),
@@ -49,6 +62,13 @@ sessions = Table(
     Index(None, "tenant", "salt_scope", "head"),
     Index(None, "tenant", "thawed_from_uid", "id"),
     Index(None, "state", "updated_at"),
+)
+
+Index(
+    "ix_sessions_unlisted",
+    sessions.c.updated_at,
+    sqlite_where=not_(sessions.c.listed),
+    postgresql_where=not_(sessions.c.listed),
 )
 
 salt_epochs = Table(

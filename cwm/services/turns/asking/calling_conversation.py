@@ -96,7 +96,12 @@ class CallingConversation:
         """The principal's own live sessions of the last hour, the last used first."""
         since = self.clock.now() - _LATELY
         query = SessionQuery(
-            LIVE, limit=_LISTED, circles=principal.circles, owner=principal.subject, used_since=since
+            LIVE,
+            limit=_LISTED,
+            circles=principal.circles,
+            owner=principal.subject,
+            used_since=since,
+            unlisted=True,
         )
         own = [
             session

@@ -48,7 +48,9 @@ class EnterSession:
         session_id, new = destination.session_id or "", destination.new_session
         metadata = dict(new.metadata) or None
         try:
-            return await self.open_session(principal, session_id, model, metadata, visibility, new.origin)
+            return await self.open_session(
+                principal, session_id, model, metadata, visibility, new.origin, listed=False
+            )
         except SessionAlreadyExistsError:
             session = await self._read(principal, session_id)
             if session is None or (destination.is_captured and session.owner != principal.subject):
