@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from cwm.domain.errors import InvalidParameterError
+
 
 class Tier(StrEnum):
     """Where chunks are: LMCache's L1, its file adapter or its Redis adapter."""
@@ -60,6 +62,17 @@ class EngineIdentity:
     adapter: str = ""
     engine: str = field(default="", compare=False)
     no_reuse: str = field(default="", compare=False)
+
+    def require_room(self, prompt_tokens: int | None) -> None:
+        """Refuse a prompt that does not fit, CWM-1003: the engine would shorten the answer silently. None: its length is not known."""
+        if prompt_tokens is not None and prompt_tokens + 1 > self.max_model_len:
+            raise InvalidParameterError(
+                f"The prompt has {prompt_tokens} tokens; '{self.model}' takes {self.max_model_len}, "
+                "at least one of the answer included.",
+                field="prompt",
+                token_count=prompt_tokens,
+                max_model_len=self.max_model_len,
+            )
 
     @property
     def stored_chunk(self) -> int | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from cwm.domain.errors import SessionNotActiveError
+from cwm.domain.errors import InvalidParameterError, SessionNotActiveError
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.principal import TENANT, WORKSPACE, Principal
 
@@ -139,6 +139,16 @@ class Session:
         if not count or len(token_ids) < count or digest(token_ids[:count]) != self.proven_digest:
             return 0
         return count
+
+    def require_model(self, model: str | None) -> None:
+        """CWM-1003 for any model but the one that the session was begun with."""
+        if model != self.model:
+            raise InvalidParameterError(
+                f"Session '{self.id}' was begun with the model '{self.model}' and keeps it.",
+                field="model",
+                session_id=self.id,
+                model=self.model,
+            )
 
     def require_live(self, action: str) -> None:
         """Raise CWM-3002 unless the session accepts turns."""

@@ -38,13 +38,13 @@ from cwm.services.responses.responses import Responses
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
-from cwm.services.turns.asking.calling_conversation import CallingConversation
-from cwm.services.turns.asking.continuation import Continuation
-from cwm.services.turns.current import Current
-from cwm.services.turns.generate import Generate
-from cwm.services.turns.grow import Grow
-from cwm.services.turns.pass_through import PassThrough
-from cwm.services.turns.turns import Turns
+from cwm.services.turns.finding.calling_conversation import CallingConversation
+from cwm.services.turns.finding.continuation import Continuation
+from cwm.services.turns.reading.current import Current
+from cwm.services.turns.recording.grow import Grow
+from cwm.services.turns.recording.turns import Turns
+from cwm.services.turns.sending.generate import Generate
+from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.services.upkeep.retention import RetentionPolicy
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
@@ -90,7 +90,7 @@ class EngineSide:
         """Apply changed engines, models' aliases, and policies of turns."""
         await self.engine_list.configure(new)
         self.directory.aliases = new.aliases
-        self.pass_through.find_session.policies = new.capture
+        self.pass_through.find_session.captured.rules.policies = new.capture
         self.turns.keep = new.keep
         self.pass_through.repairs = new.repairs
 
@@ -287,7 +287,8 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
                 directory=directory,
                 place=place,
                 open_session=open_session,
-                continuation=Continuation(registry, grow, thawed),
+                continuation=Continuation(registry, thawed),
+                grow=grow,
                 turns=turns,
                 journal=journal,
                 limits=base.limits,

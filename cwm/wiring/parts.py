@@ -16,11 +16,11 @@ from cwm.services.health.census import Census
 from cwm.services.health.examine import Examine
 from cwm.services.health.inspect import Inspect
 from cwm.services.health.live import Live
-from cwm.services.turns.branches import Branches
-from cwm.services.turns.compactions import Compactions
-from cwm.services.turns.compare import Compare
-from cwm.services.turns.history import History
-from cwm.services.turns.search import Search
+from cwm.services.turns.reading.branches import Branches
+from cwm.services.turns.reading.compactions import Compactions
+from cwm.services.turns.reading.compare import Compare
+from cwm.services.turns.reading.history import History
+from cwm.services.turns.reading.search import Search
 from cwm.services.upstreams.offers import OffersOfUpstreams
 from cwm.services.windows.extend import Extend
 from cwm.services.windows.outlook import Outlook

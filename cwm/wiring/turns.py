@@ -17,15 +17,25 @@ from cwm.services.engines.placement import Place
 from cwm.services.kv.reuse import Reuse
 from cwm.services.responses.responses import Responses
 from cwm.services.sessions.open_session import OpenSession
-from cwm.services.turns.asking.continuation import Continuation
 from cwm.services.turns.asking.enter_session import EnterSession
-from cwm.services.turns.asking.find_session import FindSession
-from cwm.services.turns.asking.match_conversation import MatchConversation
+from cwm.services.turns.asking.habits import Habits
+from cwm.services.turns.asking.in_session import InSession
 from cwm.services.turns.asking.prepare import Prepare
+from cwm.services.turns.asking.special_tokens import SpecialTokens
 from cwm.services.turns.asking.statement import Statements
-from cwm.services.turns.pass_through import PassThrough
-from cwm.services.turns.takeover import Takeover
-from cwm.services.turns.turns import Turns
+from cwm.services.turns.asking.whole_prompt import WholePrompt
+from cwm.services.turns.asking.without_session import WithoutSession
+from cwm.services.turns.finding.by_content import ByContent
+from cwm.services.turns.finding.by_name import ByName
+from cwm.services.turns.finding.capture_rules import CaptureRules
+from cwm.services.turns.finding.captured import Captured
+from cwm.services.turns.finding.continuation import Continuation
+from cwm.services.turns.finding.find_session import FindSession
+from cwm.services.turns.finding.match_conversation import MatchConversation
+from cwm.services.turns.recording.grow import Grow
+from cwm.services.turns.recording.turns import Turns
+from cwm.services.turns.sending.pass_through import PassThrough
+from cwm.services.turns.sending.takeover import Takeover
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,7 @@ class TurnParts:
     place: Place
     open_session: OpenSession
     continuation: Continuation
+    grow: Grow
     turns: Turns
     journal: Journal
     limits: Limits
@@ -52,31 +63,30 @@ class TurnParts:
 
 def build_pass_through(parts: TurnParts) -> PassThrough:
     registry, directory, journal = parts.registry, parts.directory, parts.journal
+    match = MatchConversation(registry)
+    captured = Captured(
+        CaptureRules(parts.capture, parts.single_user),
+        directory,
+        ByName(registry, match),
+        ByContent(match),
+    )
+    prepare = Prepare(
+        parts.turns,
+        EnterSession(registry, parts.open_session, journal, parts.clock),
+        InSession(
+            parts.place,
+            SpecialTokens(parts.engine, journal),
+            Statements(registry, Habits(registry, journal)),
+            WholePrompt(registry, parts.grow),
+        ),
+        WithoutSession(directory, parts.place, parts.open_session, parts.limits),
+    )
     return PassThrough(
         engine=parts.engine,
         wire=parts.wire,
         directory=directory,
-        find_session=FindSession(
-            registry,
-            directory,
-            parts.continuation,
-            MatchConversation(registry),
-            journal,
-            parts.capture,
-            parts.single_user,
-        ),
-        prepare=Prepare(
-            engine=parts.engine,
-            directory=directory,
-            place=parts.place,
-            open_session=parts.open_session,
-            turns=parts.turns,
-            enter=EnterSession(registry, parts.open_session, journal, parts.clock),
-            continuation=parts.continuation,
-            statements=Statements(registry, journal),
-            journal=journal,
-            limits=parts.limits,
-        ),
+        find_session=FindSession(parts.continuation, captured, journal),
+        prepare=prepare,
         takeover=Takeover(registry, directory),
         turns=parts.turns,
         journal=journal,

@@ -20,8 +20,8 @@ from cwm.domain.messages import message_of
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Profile
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import Answered, Turns
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import Answered, Turns
 from tests.cli.command import cwm, refused, serving
 from tests.contracts.nouns import a_session
 

@@ -12,7 +12,7 @@ import pytest
 from cwm.adapters.lmcache.hashes import chunk_hashes
 from cwm.domain.prefix import restorable_tokens
 from cwm.domain.verdict import Verification
-from cwm.services.turns.generate import Generated, TurnInput
+from cwm.services.turns.sending.generate import Generated, TurnInput
 from tests.live.engine import LiveEngine
 from tests.live.house import AGENT, House, house
 

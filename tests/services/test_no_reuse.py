@@ -16,7 +16,7 @@ from cwm.services.health.doctor import Doctor, Examined
 from cwm.services.health.findings import FindingStatus
 from cwm.services.health.inspect import Inspect, Status
 from cwm.services.kv.reuse import Reuse
-from cwm.services.turns.compare import Compare
+from cwm.services.turns.reading.compare import Compare
 from cwm.services.upkeep.watchdog import Watchdog
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import Copy

@@ -55,12 +55,12 @@ from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
-from cwm.services.turns.branches import Branches
-from cwm.services.turns.current import Current
-from cwm.services.turns.generate import Generate, Generated, TurnInput
-from cwm.services.turns.grow import Grow
-from cwm.services.turns.history import History
-from cwm.services.turns.turns import Turns
+from cwm.services.turns.reading.branches import Branches
+from cwm.services.turns.reading.current import Current
+from cwm.services.turns.reading.history import History
+from cwm.services.turns.recording.grow import Grow
+from cwm.services.turns.recording.turns import Turns
+from cwm.services.turns.sending.generate import Generate, Generated, TurnInput
 from cwm.services.upkeep.autosave import Autosave
 from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.pin_audit import PinAudit

@@ -17,8 +17,8 @@ from cwm.app import assemble
 from cwm.domain.access import EVERY
 from cwm.domain.principal import Principal
 from cwm.services.context.upkeep import ContextUpkeep
-from cwm.services.turns.generate import TurnInput
-from cwm.services.turns.pass_through import PassThrough
+from cwm.services.turns.sending.generate import TurnInput
+from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.settings import Database, Http, Settings
 from cwm.wiring.lifetime import Drain, running
 from cwm.wiring.parts import Parts, build_parts

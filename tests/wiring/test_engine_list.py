@@ -16,7 +16,7 @@ from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import EngineConnectionError
 from cwm.domain.principal import Principal
 from cwm.services.engines.directory import EngineDirectory
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from cwm.settings import Settings, load
 from cwm.wiring.engine_list import EngineList
 from cwm.wiring.lifetime import Drain, running

@@ -15,7 +15,7 @@ from cwm.domain.access import EVERY
 from cwm.domain.errors import SessionMovingError
 from cwm.domain.principal import Principal
 from cwm.services.moves.move import Moved
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from cwm.settings import load
 from cwm.wiring.lifetime import Drain, running
 from cwm.wiring.parts import Parts, build_parts

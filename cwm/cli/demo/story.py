@@ -24,7 +24,7 @@ from cwm.domain.notation import size
 from cwm.domain.prefix import TokenIds, restorable_tokens, stored_chunks
 from cwm.ports.engine import Generation
 from cwm.services.kv.prefix import Prefix
-from cwm.services.turns.grow import Grow, template_from
+from cwm.services.turns.recording.grow import Grow, template_from
 from cwm.stack.errors import StackError
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
 from cwm.services.sessions.open_session import scope_of_session
-from cwm.services.turns.current import Current
+from cwm.services.turns.reading.current import Current
 
 _LEASE: Final = timedelta(seconds=15)
 _RENEW_SECONDS: Final = 5.0

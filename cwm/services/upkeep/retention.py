@@ -17,7 +17,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.conversations import ConversationRecords
 from cwm.ports.registry import Registry
 from cwm.services.sessions.end_session import EndSession
-from cwm.services.turns.turns import Turns
+from cwm.services.turns.recording.turns import Turns
 from cwm.services.windows.delete import Delete
 from cwm.services.windows.freeze import Freeze
 

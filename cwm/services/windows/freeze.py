@@ -35,7 +35,7 @@ from cwm.services.kv.release import Release, debt_of
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Recording, Verify
 from cwm.services.replicas import Replicas
-from cwm.services.turns.current import Current
+from cwm.services.turns.reading.current import Current
 
 _ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 

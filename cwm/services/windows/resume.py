@@ -14,8 +14,8 @@ from cwm.domain.visibility import Right
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of
 from cwm.services.audit.journal import Journal, of_another
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import Answered, Turns
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import Answered, Turns
 from cwm.services.windows.thaw import Thaw, Thawed
 
 

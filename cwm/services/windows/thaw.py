@@ -47,8 +47,8 @@ from cwm.services.kv.verify import Comparison, Verify, canary_of
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import scope_of_session
-from cwm.services.turns.generate import Generate, Generated, TurnInput
-from cwm.services.turns.grow import Template, template_from
+from cwm.services.turns.recording.grow import Template, template_from
+from cwm.services.turns.sending.generate import Generate, Generated, TurnInput
 from cwm.services.windows.quarantine import Quarantine
 from cwm.services.windows.receipt import Receipt, is_partial, warning_of
 

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from cwm.domain.access import AccessScope
 from cwm.domain.errors import EngineResponseError
 from cwm.domain.model_aliases import ModelAliases
-from cwm.services.turns.asking.request import ClientRequest
-from cwm.services.turns.pass_through import PassThrough
+from cwm.services.turns.finding.request import ClientRequest
+from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.transport.http.envelope import forwarded, headers_of, returned, send_whole, target_of
 from cwm.transport.http.request_keys import PRINCIPAL
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from cwm.services.turns.asking.request import ClientRequest
-from cwm.services.turns.pooling import Pooling
+from cwm.services.turns.finding.request import ClientRequest
+from cwm.services.turns.sending.pooling import Pooling
 from cwm.transport.http.envelope import body_of, forwarded, headers_of, returned, send_whole, target_of
 from cwm.transport.http.request_keys import PRINCIPAL
 from cwm.transport.llm.turns import watching_the_client

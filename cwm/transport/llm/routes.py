@@ -6,8 +6,8 @@ from starlette.routing import Route
 
 from cwm.domain.pooling import POOLING_PATHS
 from cwm.ports.identity import Identity
-from cwm.services.turns.pass_through import PassThrough
-from cwm.services.turns.pooling import Pooling
+from cwm.services.turns.sending.pass_through import PassThrough
+from cwm.services.turns.sending.pooling import Pooling
 from cwm.transport.llm.conversations import ConversationEndpoint, CreateEndpoint, ItemEndpoint, ItemsEndpoint
 from cwm.transport.llm.count_tokens import CountEndpoint
 from cwm.transport.llm.endpoint import Endpoint, Serve, Unknown
@@ -36,7 +36,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through)),
         ("POST", "/v1/responses", turn),
         *(
-            ("POST", path, PoolingEndpoint(Pooling(pass_through, pass_through.prepare.place)))
+            ("POST", path, PoolingEndpoint(Pooling(pass_through, pass_through.place)))
             for path in POOLING_PATHS
         ),
         ("GET", "/v1/models", models),

@@ -11,8 +11,8 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, InvalidParameterError
-from cwm.services.turns.asking.request import ClientRequest
-from cwm.services.turns.pass_through import EngineAnswer, PassThrough
+from cwm.services.turns.finding.request import ClientRequest
+from cwm.services.turns.sending.pass_through import EngineAnswer, PassThrough
 from cwm.transport.http.conversation import conversation_of
 from cwm.transport.http.envelope import (
     BRANCH_HEADER,
@@ -51,7 +51,7 @@ class TurnEndpoint:
             session_id=headers.get(SESSION_HEADER),
             branch=headers.get(BRANCH_HEADER),
             continued=headers.get(CONTINUE_HEADER),
-            conversation=conversation_of(headers, self.pass_through.find_session.policies.headers),
+            conversation=conversation_of(headers, self.pass_through.conversation_headers),
             captured=_captured(headers.get(CAPTURE_HEADER)),
             again=headers.get(_RETRIES, "0") != "0",
             visibility=headers.get(VISIBILITY_HEADER),

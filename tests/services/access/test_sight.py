@@ -23,8 +23,8 @@ from cwm.domain.session import SessionQuery
 from cwm.domain.turn import TurnSource
 from cwm.domain.visibility import PRIVATE
 from cwm.domain.window import WindowQuery
-from cwm.services.turns.compare import Compare
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.reading.compare import Compare
+from cwm.services.turns.sending.generate import TurnInput
 from cwm.services.upkeep.retention import RetentionPolicy
 from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import Gateway, Ticking, gateway

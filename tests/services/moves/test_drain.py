@@ -13,7 +13,7 @@ from cwm.domain.engine_rules import EngineRules
 from cwm.domain.errors import InvalidParameterError, SecurityError, StorageReadError
 from cwm.domain.principal import Principal
 from cwm.domain.visibility import PRIVATE
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from tests.fakes.kv_tier import LOWER
 from tests.services.fleet_of import Fleet, turns_of
 from tests.services.replicas_of import ANN, OPERATOR

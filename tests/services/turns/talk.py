@@ -8,8 +8,8 @@ from cwm.domain.messages import message_of
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session
 from cwm.domain.turn import Message, Profile, Turn
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import Answered, RunningTurn
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import Answered, RunningTurn
 from tests.services.replicas_of import ANN
 from tests.services.windows_of import Gateway
 

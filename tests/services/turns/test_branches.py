@@ -16,10 +16,10 @@ from cwm.domain.errors import (
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import SessionState
 from cwm.domain.turn import Turn, TurnQuery, TurnSource
-from cwm.services.turns.branches import Branches
-from cwm.services.turns.compare import Compare
-from cwm.services.turns.history import History
-from cwm.services.turns.placement import Said
+from cwm.services.turns.reading.branches import Branches
+from cwm.services.turns.reading.compare import Compare
+from cwm.services.turns.reading.history import History
+from cwm.services.turns.recording.placement import Said
 from tests.services.replicas_of import ANN, BOB
 from tests.services.turns.talk import AGENT, answered, asked, assistant, took, user
 from tests.services.windows_of import Gateway

@@ -13,11 +13,11 @@ import pytest
 from cwm.domain.errors import TurnNotFoundError
 from cwm.domain.facts import Fact, facts_in
 from cwm.domain.turn import Message, Profile, TurnSource
-from cwm.services.turns import compactions
-from cwm.services.turns.branches import Branches
-from cwm.services.turns.compactions import Compactions
-from cwm.services.turns.generate import TurnInput
-from cwm.services.turns.history import History
+from cwm.services.turns.reading import compactions
+from cwm.services.turns.reading.branches import Branches
+from cwm.services.turns.reading.compactions import Compactions
+from cwm.services.turns.reading.history import History
+from cwm.services.turns.sending.generate import TurnInput
 from tests.services.replicas_of import ANN
 from tests.services.turns.talk import AGENT, TITLE, answered, asked, assistant, took, user
 from tests.services.windows_of import Gateway

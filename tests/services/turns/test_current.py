@@ -9,7 +9,7 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.ports.registry import Registry
-from cwm.services.turns.current import Current
+from cwm.services.turns.reading.current import Current
 from tests.services.replicas_of import ANN
 from tests.services.turns.talk import answered, asked, took, user
 from tests.services.windows_of import Gateway, gateway

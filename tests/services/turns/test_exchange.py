@@ -14,7 +14,7 @@ import pytest
 from cwm.adapters.vllm.turns.openai.answer import BodyAnswer
 from cwm.adapters.vllm.turns.wire import VllmWire
 from cwm.ports.engine import SessionName
-from cwm.services.turns.exchange import Exchange, Head, Outgoing
+from cwm.services.turns.sending.exchange import Exchange, Head, Outgoing
 from tests.fakes.engine import FakeEngine
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

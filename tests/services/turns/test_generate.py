@@ -17,7 +17,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.turn import TurnQuery
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from tests.fakes.engine import END
 from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import TEXT, Gateway, gateway

@@ -9,9 +9,9 @@ import pytest
 from cwm.domain.errors import InvalidParameterError, SessionNotActiveError, SessionNotFoundError
 from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.turn import Turn, TurnQuery, TurnSource
-from cwm.services.turns.branches import Branches
-from cwm.services.turns.generate import TurnInput
-from cwm.services.turns.history import History
+from cwm.services.turns.reading.branches import Branches
+from cwm.services.turns.reading.history import History
+from cwm.services.turns.sending.generate import TurnInput
 from tests.services.replicas_of import ANN, BOB
 from tests.services.turns.talk import answered, asked, assistant, user
 from tests.services.windows_of import Gateway

@@ -12,10 +12,10 @@ from cwm.domain.keep import KeepPolicies, KeepPolicy
 from cwm.domain.principal import Principal
 from cwm.domain.turn import Turn, TurnSource
 from cwm.domain.word_search import SearchMark
-from cwm.services.turns import search as search_module
-from cwm.services.turns.generate import TurnInput
-from cwm.services.turns.history import History
-from cwm.services.turns.search import FindingPage, Search
+from cwm.services.turns.reading import search as search_module
+from cwm.services.turns.reading.history import History
+from cwm.services.turns.reading.search import FindingPage, Search
+from cwm.services.turns.sending.generate import TurnInput
 from tests.services.replicas_of import ANN, BOB
 from tests.services.turns.talk import assistant, took, user
 from tests.services.windows_of import Gateway, gateway

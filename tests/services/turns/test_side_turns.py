@@ -8,7 +8,7 @@ from cwm.adapters.sql.database import Database
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Message, Profile, Turn
-from cwm.services.turns.turns import Answered
+from cwm.services.turns.recording.turns import Answered
 from tests.services.replicas_of import ANN
 from tests.services.turns.talk import AGENT, TITLE, answered, asked, assistant, took, user
 from tests.services.windows_of import Gateway, gateway

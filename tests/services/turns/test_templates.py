@@ -8,8 +8,8 @@ from cwm.adapters.sql.database import Database
 from cwm.domain.messages import message_of
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Message
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import Answered
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import Answered
 from tests.services.replicas_of import ANN
 from tests.services.turns.talk import AGENT, assistant, user
 from tests.services.windows_of import Gateway, gateway

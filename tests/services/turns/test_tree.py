@@ -31,8 +31,8 @@ from cwm.domain.autosave import AutosavePolicies, AutosavePolicy
 from cwm.domain.prefix import TokenIds
 from cwm.domain.turn import Message, Turn, TurnQuery, TurnState
 from cwm.domain.upkeep import Step, StepOutcome
-from cwm.services.turns.branches import Branches
-from cwm.services.turns.turns import RunningTurn
+from cwm.services.turns.reading.branches import Branches
+from cwm.services.turns.recording.turns import RunningTurn
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import FakeKvTier
 from tests.services.replicas_of import ANN

@@ -27,7 +27,7 @@ from cwm.domain.response import StoredConversation, StoredResponse
 from cwm.domain.turn import TurnQuery, TurnTag
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.context.requests import Setting
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from cwm.services.upkeep.person import Person
 from tests.services import kept
 from tests.services.context_of import TENANT, Replica, replica

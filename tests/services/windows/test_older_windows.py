@@ -11,7 +11,7 @@ from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.domain.turn import TurnSource, TurnState
 from cwm.domain.window import Durability, WindowQuery
-from cwm.services.turns.history import History
+from cwm.services.turns.reading.history import History
 from cwm.transport.mcp.contract.render.turns import turn_shown
 from tests.adapters.sql.older_schemas import (
     IDS_OF_0009,

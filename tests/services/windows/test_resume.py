@@ -10,7 +10,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery, SessionState
 from cwm.domain.turn import TurnQuery
 from cwm.domain.verdict import Verification
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from cwm.services.windows.resume import Resume
 from tests.services.replicas_of import ANN, BOB
 from tests.services.windows_of import TEXT, Gateway

@@ -57,10 +57,10 @@ from cwm.services.responses.conversations import StoredConversations
 from cwm.services.responses.responses import Responses
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
-from cwm.services.turns.asking.continuation import Continuation
-from cwm.services.turns.grow import Grow
-from cwm.services.turns.pass_through import PassThrough
-from cwm.services.turns.turns import Turns
+from cwm.services.turns.finding.continuation import Continuation
+from cwm.services.turns.recording.grow import Grow
+from cwm.services.turns.recording.turns import Turns
+from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.settings import ABSENT, Engine
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.envelope import headers_of
@@ -231,7 +231,8 @@ async def gateway(
                 directory=directory,
                 place=Place(registry, directory, clock),
                 open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
-                continuation=Continuation(registry, Grow(engine), _without_windows),
+                continuation=Continuation(registry, _without_windows),
+                grow=Grow(engine),
                 turns=turns,
                 journal=journal,
                 limits=limits,

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from cwm.domain.engine_rules import EngineRules
 from cwm.domain.model_aliases import ModelAliases
-from cwm.services.turns.pass_through import PassThrough
+from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.transport.llm.models import ModelsEndpoint
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.transport.llm.gateway import Authenticated, gateway, serving, settings_for

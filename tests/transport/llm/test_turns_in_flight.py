@@ -12,8 +12,8 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import SessionNotActiveError
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionState
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import Answered, Turns
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import Answered, Turns
 from tests.contracts.nouns import LATER, a_session
 
 ALICE = Principal("acme", "alice")

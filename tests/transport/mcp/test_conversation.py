@@ -16,8 +16,8 @@ from cwm.domain.keep import KeepPolicies, KeepPolicy
 from cwm.domain.messages import message_of
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import Answered
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import Answered
 from tests.adapters.vllm.fake_vllm import MODEL, fake_vllm
 from tests.contracts.nouns import a_session
 from tests.transport.llm.gateway import settings_for

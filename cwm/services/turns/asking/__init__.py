@@ -1,1 +1,1 @@
-"""Asking: where a request belongs, and what is sent to the engine for it."""
+"""Asking: what is sent to the engine for a request, and the turn that is recorded as asked."""

@@ -14,7 +14,7 @@ from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of
 from cwm.services.audit.journal import Journal
 from cwm.services.sessions.open_session import OpenSession
-from cwm.services.turns.asking.destination import Destination
+from cwm.services.turns.finding.destination import Destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,11 @@ class EnterSession:
         if destination.is_new:
             return None
         session = destination.session or await self._read(principal, destination.session_id or "")
-        if session is None or not destination.is_captured:
+        if session is None:
+            return None
+        if not destination.is_captured:
+            if session.owner != principal.subject:
+                await self.journal.shared(principal, "session", session_id=session.id, owner=session.owner)
             return session
         if session.owner != principal.subject:
             raise SessionAlreadyExistsError(

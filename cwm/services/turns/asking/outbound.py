@@ -9,7 +9,7 @@ from cwm.domain.engine import EngineIdentity
 from cwm.domain.session import Session
 from cwm.ports.engine import Engine
 from cwm.ports.turn_wire import TurnRequest
-from cwm.services.turns.turns import RunningTurn
+from cwm.services.turns.recording.turns import RunningTurn
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cwm.domain.conversation import chained
-from cwm.domain.divergence import Divergence, Habit, divergence
-from cwm.domain.errors import StorageCorruptionError, UnrelatedTurnError
-from cwm.domain.habits import habit
+from cwm.domain.divergence import divergence
+from cwm.domain.errors import UnrelatedTurnError
 from cwm.domain.session import Session, SessionState
 from cwm.domain.turn import Message, Profile, Turn
 from cwm.ports.registry import Registry
-from cwm.services.aside import aside_of
-from cwm.services.audit.journal import Journal
-from cwm.services.turns.asking.destination import Destination
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import RunningTurn
+from cwm.services.turns.asking.habits import Habits
+from cwm.services.turns.finding.destination import Destination
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import RunningTurn
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
     registry: Registry
-    journal: Journal
+    habits: Habits
 
     async def of(
         self, destination: Destination, session: Session, profile: Profile, turn: RunningTurn
@@ -76,29 +73,8 @@ class Statements:
         line = await turn.line(current)
         diverged = divergence(messages, profile, line, current.profile) if line else None
         if diverged is not None:
-            diverged = await self._with_habit(session, messages, diverged)
+            diverged = await self.habits.named(session, messages, diverged)
         return replace(statement, current=current.id, line=line, diverged=diverged)
-
-    async def _with_habit(
-        self, session: Session, messages: Sequence[Message], diverged: Divergence
-    ) -> Divergence:
-        self.journal.meter.event(f"turn_diverged_{diverged.cause}")
-        own_habit = await self._habit(session, messages, diverged)
-        if own_habit is not None:
-            self.journal.meter.event(f"turn_habit_{own_habit}")
-        return replace(diverged, habit=own_habit)
-
-    async def _habit(
-        self, session: Session, messages: Sequence[Message], diverged: Divergence
-    ) -> Habit | None:
-        """The client's habit by which a request leaves what was said. It is in the texts, where they are kept."""
-        if diverged.old is None or diverged.new is None:
-            return habit(diverged.cause, None, None)
-        old: Sequence[Message] = ()
-        with suppress(StorageCorruptionError):
-            old = await self.registry.messages_with(session.tenant, session.id, [diverged.old])
-        before, now = old[0].content if old else None, messages[diverged.message].content
-        return await aside_of((before, now), lambda: habit(diverged.cause, before, now))
 
 
 def _is_unrelated(statement: Said) -> bool:

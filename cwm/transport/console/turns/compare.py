@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cwm.domain.divergence import words_around
 from cwm.domain.messages import plain_text
 from cwm.domain.turn import Message, Turn, TurnSource
-from cwm.services.turns.compare import Difference
+from cwm.services.turns.reading.compare import Difference
 from cwm.transport.console.pages import Page, link
 from cwm.transport.console.turns import transcript
 from cwm.transport.console.turns.naming import source_of

@@ -14,7 +14,7 @@ from cwm.domain.names import SESSION_ID_PATTERN
 from cwm.domain.session import Session, SessionQuery, SessionState
 from cwm.domain.turn import Turn, TurnSource
 from cwm.domain.visibility import visibility_of
-from cwm.services.turns.history import TurnLog
+from cwm.services.turns.reading.history import TurnLog
 from cwm.transport.console.actions.conversations import CONVERSATIONS
 from cwm.transport.console.actions.turns import TURNS
 from cwm.transport.console.actions.two_steps import links

@@ -9,7 +9,7 @@ from typing import Any, Final
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.transcripts import anthropic, plain, warning
 from cwm.domain.turn import TurnSource
-from cwm.services.turns.history import Transcript
+from cwm.services.turns.reading.history import Transcript
 from cwm.transport.console.pages import Download
 from cwm.transport.console.turns.naming import source_of
 from cwm.transport.console.views import Asked

@@ -8,7 +8,7 @@ from cwm.domain.errors import SessionNotFoundError
 from cwm.domain.habits import switch_against
 from cwm.domain.turn import Turn, TurnSource, TurnState
 from cwm.domain.visibility import Right
-from cwm.services.turns.history import Transcript, TurnLog
+from cwm.services.turns.reading.history import Transcript, TurnLog
 from cwm.transport.console.actions.turns import TURNS
 from cwm.transport.console.actions.two_steps import links
 from cwm.transport.console.go_on import Step, Way, ways

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from cwm.domain.errors import CwmError
 from cwm.domain.session import SessionQuery, SessionState
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from cwm.services.windows.browse import MAX_PAGE
 from cwm.transport.mcp.contract import inputs
 from cwm.transport.mcp.contract.progress import Progress

@@ -10,8 +10,8 @@ from pydantic import Field
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.turn import TurnSource
 from cwm.domain.word_search import MAX_CHARS
-from cwm.services.turns.history import MAX_TURNS
-from cwm.services.turns.search import MAX_FINDINGS
+from cwm.services.turns.reading.history import MAX_TURNS
+from cwm.services.turns.reading.search import MAX_FINDINGS
 from cwm.transport.mcp.contract import inputs
 from cwm.transport.mcp.contract.conversation import session_of
 from cwm.transport.mcp.contract.render import turns as render

@@ -18,7 +18,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import TurnSource
 from cwm.ports.audit import AuditFilter
-from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.sending.generate import TurnInput
 from cwm.settings import ABSENT, Database, Engine, Isolation, Retention, Settings
 from cwm.settings.engines import EngineEntry
 from cwm.wiring.parts import build_parts

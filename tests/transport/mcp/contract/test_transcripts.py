@@ -6,7 +6,7 @@ import pytest
 
 from cwm.domain.transcripts import anthropic
 from cwm.domain.turn import Message
-from cwm.services.turns.history import Transcript
+from cwm.services.turns.reading.history import Transcript
 from cwm.transport.mcp.contract.render import turns as render
 from tests.contracts.nouns import a_turn
 

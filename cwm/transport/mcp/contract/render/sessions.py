@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cwm.domain.session import Session
 from cwm.domain.visibility import visibility_of
-from cwm.services.turns.generate import Generated
+from cwm.services.turns.sending.generate import Generated
 from cwm.services.windows.browse import SessionPage
 from cwm.transport.mcp.contract.render.scalars import moment, state_name
 from cwm.transport.mcp.contract.schemas import sessions as schemas

@@ -10,10 +10,10 @@ from cwm.domain.habits import switch_against
 from cwm.domain.transcripts import anthropic, warning
 from cwm.domain.turn import Joined, Turn, TurnTag
 from cwm.domain.word_search import Finding
-from cwm.services.turns.compactions import LeftOut
-from cwm.services.turns.compare import Difference
-from cwm.services.turns.history import Transcript, TurnLog
-from cwm.services.turns.search import FindingPage
+from cwm.services.turns.reading.compactions import LeftOut
+from cwm.services.turns.reading.compare import Difference
+from cwm.services.turns.reading.history import Transcript, TurnLog
+from cwm.services.turns.reading.search import FindingPage
 from cwm.transport.mcp.contract.render.scalars import moment
 from cwm.transport.mcp.contract.schemas import turns as schemas
 

@@ -11,7 +11,7 @@ from cwm.domain.turn import Message, Turn, TurnSource
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix, fitting
-from cwm.services.turns.history import Context, History
+from cwm.services.turns.reading.history import Context, History
 
 
 @dataclass(frozen=True, slots=True)

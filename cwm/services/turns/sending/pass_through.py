@@ -33,16 +33,17 @@ from cwm.services.access.limits import Limits
 from cwm.services.aside import held_until
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.engines.placement import Place
 from cwm.services.kv.reuse import Reuse
 from cwm.services.responses.responses import Responses
-from cwm.services.turns.asking.destination import Destination
-from cwm.services.turns.asking.find_session import FindSession
 from cwm.services.turns.asking.outbound import Outbound
 from cwm.services.turns.asking.prepare import Prepare
-from cwm.services.turns.asking.request import ClientRequest
-from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
-from cwm.services.turns.takeover import Takeover
-from cwm.services.turns.turns import Answered, RunningTurn, Turns
+from cwm.services.turns.finding.destination import Destination
+from cwm.services.turns.finding.find_session import FindSession
+from cwm.services.turns.finding.request import ClientRequest
+from cwm.services.turns.recording.turns import Answered, RunningTurn, Turns
+from cwm.services.turns.sending.exchange import Departure, Exchange, Head, Outgoing
+from cwm.services.turns.sending.takeover import Takeover
 from cwm.threads import aside
 
 _REQUEST_ID: Final = "x-request-id"
@@ -153,7 +154,7 @@ class PassThrough:
             request = await self._read(principal, incoming)
             scope.callback(await self.limits.admit_rest(principal, None, request.sequences))
             await request.require_media(principal)
-            outbound = await self.prepare.counted(principal, request)
+            outbound = await self.prepare.without_session.counted(principal, request)
             return await self._start(incoming, outbound, scope.pop_all())
 
     async def relay(self, incoming: ClientRequest, engine: str = "") -> EngineAnswer:
@@ -184,6 +185,15 @@ class PassThrough:
             if isinstance(answer, BaseException) and (not responses or not isinstance(answer, CwmError)):
                 raise answer
         return responses
+
+    @property
+    def conversation_headers(self) -> Sequence[str]:
+        """Headers of the configuration by which clients name their conversations."""
+        return self.find_session.captured.rules.policies.headers
+
+    @property
+    def place(self) -> Place:
+        return self.prepare.in_session.place
 
     @property
     def aliases(self) -> ModelAliases:

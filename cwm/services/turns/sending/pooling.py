@@ -14,8 +14,8 @@ from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterE
 from cwm.domain.pooling import pooling_fields, salted, too_large, used_tokens
 from cwm.domain.principal import Principal
 from cwm.services.engines.placement import Place
-from cwm.services.turns.asking.request import ClientRequest
-from cwm.services.turns.pass_through import PassThrough
+from cwm.services.turns.finding.request import ClientRequest
+from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.threads import aside
 
 # Every kind of answer names its model before what was computed.

@@ -27,7 +27,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.tracing import UNTRACED, Tracer, trace_id_of
 from cwm.ports.turns import TurnRecords
 from cwm.services.access.storage import Storage
-from cwm.services.turns.placement import Placement, Prompt, Said
+from cwm.services.turns.recording.placement import Placement, Prompt, Said
 
 _Key: TypeAlias = tuple[str, str]
 _MOST_LINES: Final = 256

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from cwm.domain.conversation import ClientConversation, is_for
 from cwm.domain.errors import InvalidSessionIdError
 from cwm.domain.principal import Principal
-from cwm.domain.session import LIVE, Session, SessionQuery
 from cwm.domain.tool_calls import PendingCall, calls_in
 from cwm.domain.turn import Turn
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
-from cwm.services.turns.asking.named_session import is_own
+from cwm.services.turns.finding.used_lately import used_lately
 
-_LATELY: Final = timedelta(hours=1)
-_LISTED: Final = 200
 _NAMED: Final = 10
 _LOOK_AGAIN_SECONDS: Final = 0.1
 
@@ -45,7 +41,7 @@ class CallingConversation:
 
     async def __call__(self, principal: Principal, caller: ToolCaller) -> str:
         """The id of the session. CWM-1001 where nothing says which it is, or the same call is pending in several."""
-        sessions = await self._used_lately(principal)
+        sessions = await used_lately(self.registry, principal, self.clock.now())
         if caller.conversation is not None:
             wanted_id = caller.conversation.session_id
             named = [session.id for session in sessions if is_for(session.id, wanted_id)]
@@ -73,7 +69,9 @@ class CallingConversation:
         """The sessions whose last answer made the call, and whether a turn of any is in flight. ``other_turns`` gets those that made other calls."""
         in_flight = await self.registry.turns_in_flight(principal.tenant, principal.subject)
         awaited = {turn.session_id for turn in in_flight}
-        session_ids = [session.id for session in await self._used_lately(principal)]
+        session_ids = [
+            session.id for session in await used_lately(self.registry, principal, self.clock.now())
+        ]
         current = await self.registry.current_turns(principal.tenant, session_ids)
         pending = []
         for session_id, turn in current.items():
@@ -91,24 +89,6 @@ class CallingConversation:
         if caller.call_id is not None:
             return any(call.id == caller.call_id for call in calls)
         return any(call.is_of(caller.name, caller.arguments) for call in calls)
-
-    async def _used_lately(self, principal: Principal) -> list[Session]:
-        """The principal's own live sessions of the last hour, the last used first."""
-        since = self.clock.now() - _LATELY
-        query = SessionQuery(
-            LIVE,
-            limit=_LISTED,
-            circles=principal.circles,
-            owner=principal.subject,
-            used_since=since,
-            unlisted=True,
-        )
-        own = [
-            session
-            for session in await self.registry.sessions(principal.tenant, query)
-            if is_own(principal, session)
-        ]
-        return sorted(own, key=lambda session: session.updated_at, reverse=True)
 
 
 def _unknown(reason: str, session_ids: Sequence[str] = ()) -> InvalidSessionIdError:

@@ -13,7 +13,7 @@ from cwm.domain.session import Session
 from cwm.domain.turn import Joined, Message, Profile, Turn
 from cwm.ports.registry import Registry
 from cwm.services.aside import aside_of
-from cwm.services.turns.asking.named_session import is_own
+from cwm.services.turns.finding.named_session import is_own
 
 BY_NAME: Final = "named"
 """The hint of keys in conversations that their clients name: others are not joined to them by what they say."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cwm.domain.access import AccessScope
 from cwm.domain.errors import InvalidParameterError, SessionNotActiveError
-from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.turn import Turn, TurnSource
 from cwm.domain.visibility import Right
 from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of, turn_of
-from cwm.services.turns.grow import Grow, Template, template_from
 
 HEADER: Final = "CWM-Continue"
 _NEEDED: Final = frozenset({AccessScope.WINDOWS_READ})
@@ -34,7 +32,6 @@ class Continuation:
     """``thaw`` opens a session (with this id, or a new one, and this visibility, or the default) at a window, and returns it."""
 
     registry: Registry
-    grow: Grow
     thaw: Callable[[Principal, str, str | None, str | None], Awaitable[Session]]
 
     async def source(
@@ -55,20 +52,6 @@ class Continuation:
         continued = source.session_id or ""
         self._require_same(continued, session_id)
         return await self._current(await session_of(self.registry, principal, continued, Right.USE))
-
-    async def prompt(
-        self,
-        session: Session,
-        source: Turn,
-        messages: Sequence[Mapping[str, Any]],
-        options: Mapping[str, Any],
-        engine: str,
-    ) -> TokenIds:
-        """The whole prompt: the turn's exact context, then the new messages rendered by the model's template on this engine. CWM-5002."""
-        context = await self.registry.turn_tokens(source)
-        template = template_from(session.metadata)
-        template = Template(template.has_system or bool(source.profile.system), options or template.options)
-        return context + await self.grow.on(engine).following(session.model, messages, template, context[-1])
 
     async def _current(self, session: Session) -> Continued:
         current = await self.registry.current_turn(session.tenant, session.id)

@@ -32,9 +32,9 @@ from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
 from cwm.services.kv.reuse import Reuse
-from cwm.services.turns.grow import Grow, Template, template_from, template_of
-from cwm.services.turns.placement import Said
-from cwm.services.turns.turns import Answered, RunningTurn, Turns
+from cwm.services.turns.recording.grow import Grow, Template, template_from, template_of
+from cwm.services.turns.recording.placement import Said
+from cwm.services.turns.recording.turns import Answered, RunningTurn, Turns
 
 OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
 

@@ -14,7 +14,7 @@ from cwm.domain.session import Session, SessionMark, SessionQuery
 from cwm.domain.turn import TurnSource
 from cwm.domain.visibility import Right, has_everywhere, may
 from cwm.domain.word_search import Finding, SearchMark, Words
-from cwm.services.turns.history import History
+from cwm.services.turns.reading.history import History
 
 MAX_FINDINGS: Final = 100
 _MOST_MESSAGES: Final = 20_000

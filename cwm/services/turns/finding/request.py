@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cwm.domain.conversation import ClientConversation
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.turn import Message
+from cwm.ports.turn_wire import TurnRequest
+from cwm.threads import aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +36,16 @@ class ClientRequest:
     again: bool = False
     visibility: str | None = None
     left: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def messages_of(incoming: ClientRequest, request: TurnRequest) -> Sequence[Message]:
+    """The messages of the parsed request, read in a thread if it is large."""
+    return await aside(len(incoming.body), request.messages)
+
+
+def is_recordable(request: TurnRequest) -> bool:
+    """Whether a single session can record the request."""
+    with suppress(InvalidParameterError):
+        request.require_recordable()
+        return True
+    return False

@@ -9,7 +9,7 @@ from cwm.domain.errors import TurnNotFoundError
 from cwm.domain.facts import Fact, facts_in, left_out
 from cwm.domain.principal import Principal
 from cwm.domain.turn import Turn, TurnSource
-from cwm.services.turns.history import MAX_TURNS, History
+from cwm.services.turns.reading.history import MAX_TURNS, History
 from cwm.threads import in_thread
 
 

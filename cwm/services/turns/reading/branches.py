@@ -22,7 +22,7 @@ from cwm.ports.registry import Registry
 from cwm.services.access.sight import session_of, turn_of
 from cwm.services.access.storage import Storage
 from cwm.services.audit.journal import Journal, of_another
-from cwm.services.turns.grow import TEMPLATE
+from cwm.services.turns.recording.grow import TEMPLATE
 
 _ALIKE: Final = ("owner", "circle", "model", "salt_scope")
 

@@ -1,0 +1,1 @@
+"""Finding: the session that a request or a tool call belongs to."""

@@ -1,0 +1,1 @@
+"""Recording: turns in flight, and their place in the tree."""

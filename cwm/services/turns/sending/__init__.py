@@ -1,0 +1,1 @@
+"""Sending: requests to engines, and their answers on the way to clients."""
