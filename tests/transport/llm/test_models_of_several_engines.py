@@ -82,7 +82,7 @@ _HALF = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1
 async def test_an_engine_that_hangs_or_breaks_off_is_not_waited_for_and_the_others_models_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes, hangs: bool
 ) -> None:
-    monkeypatch.setattr("cwm.services.turns.pass_through._ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("cwm.services.turns.sending.pass_through._ANSWER_SECONDS", 0.3)
     end = asyncio.Event()
 
     async def half(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
