@@ -408,7 +408,7 @@ async def test_a_request_that_is_sent_again_because_its_client_left_joins_the_fi
         await vllm.waiting.wait()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    [first] = await cwm.registry.sessions(TENANT, SessionQuery())
+    [first] = await cwm.registry.sessions(TENANT, SessionQuery(unlisted=True))
     vllm.behaviour = Behaviour.NORMAL
     again, _ = await say(cwm, HEY, headers={"X-Stainless-Retry-Count": "1"})
     vllm.release.set()
@@ -508,7 +508,7 @@ async def test_a_request_that_is_sent_anew_after_its_client_left_joins_the_first
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     vllm.release.set()
-    [first] = await cwm.registry.sessions(TENANT, SessionQuery())
+    [first] = await cwm.registry.sessions(TENANT, SessionQuery(unlisted=True))
     await cwm.turns_ended(first.id)
     vllm.behaviour = Behaviour.NORMAL
     assert (await say(cwm, HEY))[0] == first.id
