@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -129,3 +130,26 @@ async def test_an_agent_goes_on_with_its_conversation_after_everything_was_kille
     assert turn["parent"] in {before["id"] for before in story.log}
     # A program that loses patience asks twice, and finds more the second time.
     assert turn["cached_tokens"] >= predicted(turn) > 0
+
+
+@pytest.mark.parametrize("name", ["continue", "qwen-code"])
+async def test_a_conversation_whose_client_names_none_is_found_though_a_file_was_edited(
+    house: House, tmp_path: Path, name: str
+) -> None:
+    """Both write the state of the repository, or a list of its files, before the conversation, and write it anew at each start."""
+    (agent,) = [each for each in AGENTS if each.name == name]
+    assert house.gateway is not None
+    url, model = house.gateway.url, house.gateway.model
+    async with talk(url, model) as own, proxied(url) as proxy:
+        story = Story(agent, place(tmp_path, proxy.url, model), proxy)
+        agent.prepare(story.place)
+        assert agent.tool is not None
+        proxy.tool, proxy.calls = agent.tool(story.place), True
+        await agent.says(story.place, QUESTIONS[0], resumed=False)
+        asked = len(story.conversation)
+        (story.place.work / "parser.py").write_text("# an edited file\n")
+        await agent.says(story.place, QUESTIONS[1], resumed=True)
+        log = (await own.tool("turn_log", session_id=story.session))["turns"]
+    (turn,) = [each for each in log if each["id"] == story.conversation[asked].turn]
+    assert (turn["line"], turn["joined"]) == ("main", "id")
+    assert turn["cause"] in {"system_text", "edited"}
