@@ -113,7 +113,7 @@ class TurnRecords(Protocol):
     ) -> list[RecordedAnswer]:
         """The author's turns with the first of these keys that any has, in sessions of the author and the model that are not deleted.
 
-        At most 64: first those that their session's context ends with while no later turn is in flight, the oldest first; then the others, the newest
+        At most 64 of the newest 256: first those that their session's context ends with while no later turn is in flight, the oldest first; then the others, the newest
         first. ``current``: only those that their session's context ends with.
         """
 

@@ -21,7 +21,7 @@ def upgrade() -> None:
         op.create_index(
             f"ix_turns_{name}",
             "turns",
-            ["tenant", "author", name],
+            ["tenant", "author", name, "asked_at"],
             sqlite_where=is_set,
             postgresql_where=is_set,
         )

@@ -88,6 +88,7 @@ for _name in ("calls", "core_chain"):
         turns.c.tenant,
         turns.c.author,
         turns.c[_name],
+        turns.c.asked_at,
         sqlite_where=turns.c[_name].is_not(None),
         postgresql_where=turns.c[_name].is_not(None),
     )

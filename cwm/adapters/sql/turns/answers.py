@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Connection, Row, Select, and_, bindparam, case, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    literal,
+    select,
+    union_all,
+)
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import SESSION, TURN, session_of, turn_of
@@ -20,6 +32,7 @@ from cwm.domain.session import SessionState
 from cwm.domain.turn import TurnState
 
 _MOST: Final = 64
+_NEWEST: Final = 256
 _LATER: Final = turns.alias("later")
 
 
@@ -62,8 +75,7 @@ class AnswerRecords:
 def _statement(kind: KeyKind, count: int, current: bool) -> Select[Any]:
     """For so many keys in ``kind``'s column, of all turns or of ``current`` ones. Built once: SQLAlchemy takes longer to build it than SQLite to run it."""
     column = turns.c[kind.value]
-    keys: list[BindParameter[str]] = [bindparam(f"key_{at}") for at in range(count)]
-    place = case(*((column == key, at) for at, key in enumerate(keys)), else_=count)
+    found = union_all(*(_newest(column, at) for at in range(count))).subquery("found")
     is_current = sessions.c.current_turn == turns.c.id
     is_awaited = (
         select(_LATER.c.id)
@@ -85,21 +97,38 @@ def _statement(kind: KeyKind, count: int, current: bool) -> Select[Any]:
             is_awaited.label("is_awaited"),
             sessions.c.next_number,
         )
-        .join(sessions, and_(sessions.c.tenant == turns.c.tenant, sessions.c.id == turns.c.session_id))
+        .select_from(
+            found.join(turns, and_(turns.c.tenant == found.c.tenant, turns.c.id == found.c.id)).join(
+                sessions, and_(sessions.c.tenant == turns.c.tenant, sessions.c.id == turns.c.session_id)
+            )
+        )
         .where(
-            turns.c.tenant == bindparam("of_tenant"),
-            turns.c.author == bindparam("of_author"),
-            column.in_(keys),
             sessions.c.owner == bindparam("of_author"),
             sessions.c.model == bindparam("of_model"),
             sessions.c.state != SessionState.DELETED.value,
             *([is_current] if current else []),
         )
         .order_by(
-            place,
+            found.c.place,
             is_open,
             case((is_open == 0, turns.c.asked_at)),
             turns.c.asked_at.desc(),
         )
         .limit(_MOST)
     )
+
+
+def _newest(column: Column[Any], at: int) -> Select[Any]:
+    """The newest turns with one key, in the order of the index: nobody's many equal turns are read."""
+    newest = (
+        select(literal(at, Integer).label("place"), turns.c.tenant, turns.c.id)
+        .where(
+            turns.c.tenant == bindparam("of_tenant"),
+            turns.c.author == bindparam("of_author"),
+            column == bindparam(f"key_{at}"),
+        )
+        .order_by(turns.c.asked_at.desc())
+        .limit(_NEWEST)
+        .subquery()
+    )
+    return select(newest)

@@ -30,12 +30,13 @@ async def keys_of(messages: Sequence[Message], *hints: str) -> RequestKeys:
 class Match:
     """The recorded turn that a request goes on from.
 
-    ``is_another_agent``: the request is another agent's, which has a session of its own. ``number``: the next turn must get it, where an equal session would do as well.
+    ``kind``: what was equal. ``is_another_agent``: the request is another agent's, which has a session of its own. ``number``: the next turn must get it, where an equal session would do as well.
     """
 
     turn: Turn
     session: Session
     joined: Joined
+    kind: KeyKind
     is_another_agent: bool = False
     number: int | None = None
 
@@ -57,7 +58,9 @@ class MatchConversation:
         )
         if match is None:
             return None
-        return replace(match, is_another_agent=_is_another_agent(profile, match.turn))
+        # All that was said includes the system text.
+        is_another = match.kind is not KeyKind.CHAIN and _is_another_agent(profile, match.turn)
+        return replace(match, is_another_agent=is_another)
 
     async def origin(self, principal: Principal, keys: RequestKeys, model: str) -> Turn | None:
         """The turn that a conversation with a name of its own goes on from."""
@@ -72,16 +75,16 @@ class MatchConversation:
         )
         if newest is None or not (newest.turn.abandoned or again):
             return None
-        return Match(newest.turn, newest.session, Joined.ASSUMED)
+        return Match(newest.turn, newest.session, Joined.ASSUMED, KeyKind.CHAIN)
 
     async def _proven(self, principal: Principal, answers: Sequence[AnswerKeys], model: str) -> Match | None:
         """By all that was said up to an answer, or by the random ids of an answer's tool calls: the deepest of both."""
         place, equal = await self._found(principal, model, KeyKind.CHAIN, answers)
         proven, by_calls = await self._found(principal, model, KeyKind.CALLS, answers[:place])
         if not by_calls:
-            return _chosen(equal, has_proof=_has_proof(answers[place:]))
+            return _chosen(equal, KeyKind.CHAIN, has_proof=_has_proof(answers[place:]))
         later = await self._with_later(principal, model, by_calls, answers[:proven])
-        return later or _chosen(by_calls, has_proof=True)
+        return later or _chosen(by_calls, KeyKind.CALLS, has_proof=True)
 
     async def _with_later(
         self,
@@ -96,13 +99,13 @@ class MatchConversation:
             _, later = await self._found(principal, model, KeyKind.CORE_CHAIN, [each])
             for one in later:
                 if one.session.id in session_ids:
-                    return Match(one.turn, one.session, Joined.ID)
+                    return Match(one.turn, one.session, Joined.ID, KeyKind.CORE_CHAIN)
         return None
 
     async def _assumed(self, principal: Principal, answers: Sequence[AnswerKeys], model: str) -> Match | None:
         """By what was said besides the system text and the client's surroundings, where nobody went on from there."""
         _, tips = await self._found(principal, model, KeyKind.CORE_CHAIN, answers, current=True)
-        match = _chosen(tips, has_proof=False)
+        match = _chosen(tips, KeyKind.CORE_CHAIN, has_proof=False)
         return None if match is None else replace(match, joined=Joined.ASSUMED)
 
     async def _found(
@@ -132,7 +135,7 @@ def _has_proof(answers: Sequence[AnswerKeys]) -> bool:
     return any(each.calls is not None for each in answers)
 
 
-def _chosen(equal: Sequence[RecordedAnswer], *, has_proof: bool) -> Match | None:
+def _chosen(equal: Sequence[RecordedAnswer], kind: KeyKind, *, has_proof: bool) -> Match | None:
     """One of the equal answers: the oldest that nobody went on from; else the one that was computed, or without proof the one whose session was used last."""
     if not equal:
         return None
@@ -142,12 +145,14 @@ def _chosen(equal: Sequence[RecordedAnswer], *, has_proof: bool) -> Match | None
     open_tips = [one for one in tips if not one.is_awaited]
     if open_tips:
         oldest = min(open_tips, key=_asked_at)
-        return Match(oldest.turn, oldest.session, joined, number=None if is_only else oldest.next_number)
+        return Match(
+            oldest.turn, oldest.session, joined, kind, number=None if is_only else oldest.next_number
+        )
     if has_proof:
         first = min(tips or equal, key=_asked_at)
-        return Match(first.turn, first.session, joined)
+        return Match(first.turn, first.session, joined, kind)
     last = max(equal, key=lambda one: (one.session.updated_at, one.turn.asked_at))
-    return Match(last.turn, last.session, joined)
+    return Match(last.turn, last.session, joined, kind)
 
 
 def _asked_at(answer: RecordedAnswer) -> datetime:
