@@ -9,14 +9,15 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Final
 
+from cwm.domain.clients.habit import Habit
+from cwm.domain.clients.known import CLIENTS
 from cwm.domain.messages import plain_text
 from cwm.domain.turn import Message, Profile, Turn
 
 _SYSTEM: Final = ("system", "developer")
 _CHARS_BEFORE: Final = 40
 _CHARS_AFTER: Final = 80
-# A client's own words where its summary stands in place of what was said. Claude Code's.
-_SUMMARY: Final = "This session is being continued from a previous conversation"
+_SUMMARIES: Final = tuple(client.summary for client in CLIENTS if client.summary)
 
 
 class Cause(StrEnum):
@@ -39,16 +40,6 @@ class Cause(StrEnum):
     TEMPLATE = "template"
     REPEATED = "repeated"
     UNRELATED = "unrelated"
-
-
-class Habit(StrEnum):
-    """What clients are known to change in each request, or at each start, although nobody said anything else."""
-
-    BILLING_BLOCK = "billing_block"
-    DATE = "date"
-    GIT_STATUS = "git_status"
-    MOVED_REMINDER = "moved_reminder"
-    REORDERED_TOOLS = "reordered_tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +134,10 @@ def replaces_beginning(messages: Sequence[Message], line: Sequence[str]) -> bool
         return False
     answers = [message.digest for message in messages[len(before) :] if _is_answer(message)]
     replaced = _place_from_end(answers, line)
-    return len(before) < replaced or (len(before) == replaced and _SUMMARY in plain_text(opening.content))
+    if len(before) != replaced:
+        return len(before) < replaced
+    text = plain_text(opening.content)
+    return any(words in text for words in _SUMMARIES)
 
 
 def _is_answer(message: Message) -> bool:

@@ -10,9 +10,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from cwm.domain.clients.client import Block
+from cwm.domain.clients.habit import Habit
 from cwm.domain.clients.known import CLIENTS
 from cwm.domain.conversation import DATES
-from cwm.domain.divergence import Cause, Habit, common_chars
+from cwm.domain.divergence import Cause, common_chars
 from cwm.domain.messages import REMINDER, plain_text
 
 _SYSTEM: Final = ("system", "developer")

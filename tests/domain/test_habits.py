@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cwm.domain.divergence import Cause, Habit
+from cwm.domain.clients.habit import Habit
+from cwm.domain.divergence import Cause
 from cwm.domain.habits import Repair, RepairPolicies, habit, switch_against, without_billing_block
 
 Content = dict[str, Any]

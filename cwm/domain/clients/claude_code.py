@@ -17,8 +17,8 @@ from cwm.domain.clients.client import (
     json_text,
     servers_text,
 )
+from cwm.domain.clients.habit import Habit
 from cwm.domain.conversation import ClientConversation
-from cwm.domain.divergence import Habit
 
 BILLING_HEADER: Final = "x-anthropic-billing-header"
 """Begins the first block of its system text, which has a digest of the first message."""
@@ -94,6 +94,7 @@ CLAUDE_CODE: Final = Client(
     conversation=_conversation,
     call_meta="claudecode/toolUseId",
     tool_name="mcp__cwm__{}",
+    summary="This session is being continued from a previous conversation",
     aside_words=(("Your task is to create a detailed summary of ", "<analysis>", "<summary>"),),
     preamble=re.compile(rf"^{BILLING_HEADER}:(?:[ \t]*[\w.-]+=[^;\n]*(?:;|$))*[ \t]*\n?", re.MULTILINE),
     blocks=(GIT_STATUS,),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
+from cwm.domain.clients.habit import Habit
 from cwm.domain.conversation import ClientConversation
-from cwm.domain.divergence import Habit
 
 KEY_VARIABLE: Final = "CWM_API_KEY"
 """The environment variable that clients, like CWM's own commands, read the key from."""
@@ -100,7 +100,8 @@ class Client:
     Its conversations: it sends ``headers``, or its configuration has it send them. ``conversation`` reads those that no other client sends;
     the others are read for all clients alike. With a tool call it gives the id of the conversation in ``conversation_meta``, or the id of the
     call in ``call_meta``, both in ``_meta``. It calls a tool of CWM by ``tool_name``, with ``{}`` for CWM's own name.
-    A user's message that has all words of one group of ``aside_words`` is no part of the conversation.
+    A user's message that has all words of one group of ``aside_words`` is no part of the conversation; one with the words ``summary`` stands in
+    place of what was said before.
 
     Its habits: ``preamble`` matches what it puts before the system text and a model does not need, ``blocks`` are written anew by
     itself, ``preface`` begins a message of nothing but such text, a message with one of ``last_words`` stands behind all that was said in each request, ``switches`` are its own against a habit. It alone has ``own_habits``, so their switch is right whatever the user agent says.
@@ -121,6 +122,7 @@ class Client:
     call_meta: str = ""
     tool_name: str = _ANY_NAME
     aside_words: tuple[tuple[str, ...], ...] = ()
+    summary: str = ""
     preamble: re.Pattern[str] | None = None
     blocks: tuple[Block, ...] = ()
     preface: str = ""

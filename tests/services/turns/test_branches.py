@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cwm.domain.divergence import Habit, divergence
+from cwm.domain.clients.habit import Habit
+from cwm.domain.divergence import divergence
 from cwm.domain.errors import (
     InvalidParameterError,
     SessionNotActiveError,

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cwm.domain.divergence import Cause, Habit, Miss
+from cwm.domain.clients.habit import Habit
+from cwm.domain.divergence import Cause, Miss
 from cwm.transport.console import wording
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

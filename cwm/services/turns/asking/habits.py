@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cwm.domain.divergence import Divergence, Habit
+from cwm.domain.clients.habit import Habit
+from cwm.domain.divergence import Divergence
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.habits import habit
 from cwm.domain.session import Session

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from cwm.domain.divergence import Habit, words_around
+from cwm.domain.clients.habit import Habit
+from cwm.domain.divergence import words_around
 from cwm.domain.errors import InvalidParameterError, StorageCorruptionError, TurnNotFoundError
 from cwm.domain.habits import habit
 from cwm.domain.messages import Brief, plain_text

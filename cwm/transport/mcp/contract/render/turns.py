@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from cwm.domain.divergence import Cause, Habit, Miss
+from cwm.domain.clients.habit import Habit
+from cwm.domain.divergence import Cause, Miss
 from cwm.domain.facts import Fact
 from cwm.domain.habits import switch_against
 from cwm.domain.transcripts import anthropic, warning
