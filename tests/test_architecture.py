@@ -107,3 +107,17 @@ def test_a_make_target_of_the_guide_exists(target: str) -> None:
 
 def test_the_guide_is_short() -> None:
     assert len(GUIDE.splitlines()) <= 60
+
+
+@pytest.mark.parametrize("room", ["finding", "asking"])
+def test_no_file_on_the_way_of_a_turn_imports_more_than_twelve_others(room: str) -> None:
+    files = sorted((ROOT / "cwm" / "services" / "turns" / room).glob("*.py"))
+    counts = {
+        file.name: sum(
+            isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__"
+            for node in ast.parse(file.read_text()).body
+        )
+        for file in files
+    }
+    assert len(counts) > 5
+    assert {name: count for name, count in counts.items() if count > 12} == {}
