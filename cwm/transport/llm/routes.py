@@ -35,10 +35,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/messages", turn),
         ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through)),
         ("POST", "/v1/responses", turn),
-        *(
-            ("POST", path, PoolingEndpoint(Pooling(pass_through, pass_through.place)))
-            for path in POOLING_PATHS
-        ),
+        *(("POST", path, PoolingEndpoint(Pooling(pass_through))) for path in POOLING_PATHS),
         ("GET", "/v1/models", models),
         ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses)),
         ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses)),

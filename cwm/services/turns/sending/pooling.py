@@ -13,7 +13,6 @@ from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterError
 from cwm.domain.pooling import pooling_fields, salted, too_large, used_tokens
 from cwm.domain.principal import Principal
-from cwm.services.engines.placement import Place
 from cwm.services.turns.finding.request import ClientRequest
 from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.threads import aside
@@ -34,7 +33,6 @@ class PooledAnswer:
 @dataclass(frozen=True, slots=True)
 class Pooling:
     pass_through: PassThrough
-    place: Place
 
     async def __call__(self, principal: Principal, incoming: ClientRequest) -> PooledAnswer:
         """Forward a request to the engine with the least work that serves its model to the caller's tenant.
@@ -91,13 +89,13 @@ class Pooling:
                     if name != lost_engine and not directory.is_router(name) and await directory.answers(name)
                 ]
             )
-        drained = await self.place.registry.drained_engines()
+        drained = await self.pass_through.place.registry.drained_engines()
         candidates = tuple(name for name in candidates if name not in drained) or candidates
         if not candidates:
             raise EngineConnectionError(f"No engine that serves '{model}' answers.", model=model)
         engine = next((name for name in candidates if not directory.is_full(name)), None)
         if engine is None:
-            raise self.place.full(model, len(candidates))
+            raise self.pass_through.place.full(model, len(candidates))
         return engine
 
     async def _ask(self, engine: str, request: ClientRequest) -> PooledAnswer:
