@@ -170,7 +170,9 @@ def _cause(
         return Cause.INSERTED
     if role == "assistant":
         return Cause.RENDERED
-    return Cause.UNRELATED if all(each in _SYSTEM for each in roles[:index]) else Cause.EDITED
+    said = set(line)
+    has_none = all(each in _SYSTEM for each in roles[:index]) and said.isdisjoint(digests[index:])
+    return Cause.UNRELATED if has_none else Cause.EDITED
 
 
 def _moved(index: int, digests: Sequence[str], line: Sequence[str]) -> bool:
