@@ -25,7 +25,7 @@ class Cause(StrEnum):
 
     ``TOOL_ORDER``: it has the same tools in another order. ``MOVED``: a message stands behind what came after it. ``REPEATED``: it ends
     earlier, as a retry does. ``RENDERED``: an answer came back with other words than it had. ``COMPACTED``: a summary stands in place of the
-    first messages. ``TEMPLATE``: it has all messages, and the model's template renders them to other tokens than were recorded.
+    first messages. ``TEMPLATE``: it has all messages, and they were rendered to other tokens than were recorded.
     """
 
     SYSTEM_TEXT = "system_text"

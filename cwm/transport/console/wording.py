@@ -32,7 +32,7 @@ CAUSES: Final[Mapping[str, str]] = {
     "dropped": "messages are left out",
     "inserted": "a message was put in between",
     "rendered": "an answer came back with other words",
-    "template": "the model's template wrote earlier messages in another way than before",
+    "template": "earlier messages became other tokens than before, by the model's template or in how a text is split",
     "repeated": "it was asked again, from an earlier point",
     "unrelated": "another conversation under the same id",
 }

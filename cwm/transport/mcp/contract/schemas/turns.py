@@ -95,7 +95,7 @@ class TurnItem(TypedDict):
             ],
             Field(
                 description="Why it left them; rendered: an answer came back with other words; template: it left none, "
-                "but the model's template renders them to other tokens from parent_at on, and there is no diverged_at"
+                "but they are other tokens from parent_at on, by the model's template or tokenizer, and there is no diverged_at"
             ),
         ]
     ]
