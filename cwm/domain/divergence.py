@@ -170,8 +170,7 @@ def _cause(
         return Cause.INSERTED
     if role == "assistant":
         return Cause.RENDERED
-    said = set(line)
-    has_none = all(each in _SYSTEM for each in roles[:index]) and said.isdisjoint(digests[index:])
+    has_none = all(each in _SYSTEM for each in roles[:index]) and set(line).isdisjoint(digests[index:])
     return Cause.UNRELATED if has_none else Cause.EDITED
 
 

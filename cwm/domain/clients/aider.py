@@ -1,4 +1,4 @@
-"""aider. It names no conversation and rewrites what it said before, so its configuration names the session."""
+"""aider. It names no conversation and rewrites its earlier messages, so its configuration names the session."""
 
 from __future__ import annotations
 

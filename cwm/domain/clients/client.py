@@ -92,7 +92,7 @@ Parts: TypeAlias = Callable[[Access], list[Part]]
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program that uses a gateway; what it has not stays empty.
+    """A program that uses a gateway. Fields that do not apply to it stay empty.
 
     To connect it: ``name`` is that of ``cwm connect``. ``llm`` speaks ``protocol``; without ``llm`` or ``mcp`` the client cannot be connected
     in this way. ``files`` are what ``--write`` writes.

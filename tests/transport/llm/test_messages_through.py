@@ -20,7 +20,8 @@ from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionQuery
 from cwm.domain.turn import TurnQuery
-from cwm.services.turns.finding.calling_conversation import CallingConversation, ToolCaller
+from cwm.services.turns.finding.calling_conversation import CallingConversation
+from cwm.services.turns.finding.tool_caller import ToolCaller
 from tests.adapters.vllm.fake_messages import prompt_ids
 from tests.adapters.vllm.fake_vllm import ANSWER, MAX_MODEL_LEN, MODEL, Behaviour, FakeVllm
 from tests.transport.llm.gateway import MAX_BODY_BYTES, TENANT, Gateway, gateway, settings_for

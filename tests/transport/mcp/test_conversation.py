@@ -154,6 +154,24 @@ async def test_a_call_that_arrives_before_its_answer_has_ended_is_waited_for(
     assert (await calling).value["session_id"] == "one"
 
 
+async def test_an_answer_that_streams_may_make_a_call_that_another_conversation_waits_for(
+    agent: Agent, gateway: Gateway
+) -> None:
+    await talked(gateway, agent, "left", name="turn_log")
+    session = a_session("one", agent.tenant, owner="agent", model=MODEL, created_at=datetime.now(UTC))
+    await gateway.parts.base.registry.add_session(session, ())
+    call = {"id": "call_2", "type": "function", "function": {"name": "turn_log", "arguments": "{}"}}
+    answer = message_of({"role": "assistant", "content": "Hm.", "tool_calls": [call]})
+    with gateway.parts.engine_side.turns.begin(Principal(agent.tenant, "agent"), "one") as turn:
+        await turn.ask(session, Said([HELLO]))
+        calling = asyncio.create_task(asked(agent, "turn_log", {}))
+        await asyncio.wait([calling], timeout=0.5)
+        assert not calling.done()
+        await turn.record(Answered((1, 2, 3), 2, answer))
+    refusal = (await calling).error
+    assert (refusal["code"], sorted(refusal["context"]["sessions"])) == ("CWM-1001", ["left", "one"])
+
+
 async def test_where_messages_are_not_kept_the_refusal_says_so(agent: Agent, gateway: Gateway) -> None:
     gateway.parts.engine_side.turns.keep = KeepPolicies(KeepPolicy(messages=False))
     await talked(gateway, agent, "one", name="turn_log")

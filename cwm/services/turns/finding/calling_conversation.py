@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cwm.domain.conversation import ClientConversation, is_for
+from cwm.domain.conversation import is_for
 from cwm.domain.errors import InvalidSessionIdError
 from cwm.domain.principal import Principal
-from cwm.domain.tool_calls import PendingCall, calls_in
 from cwm.domain.turn import Turn
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
+from cwm.services.turns.finding.tool_caller import ToolCaller, has_made
 from cwm.services.turns.finding.used_lately import used_lately
 
 _NAMED: Final = 10
@@ -21,18 +21,8 @@ _LOOK_AGAIN_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCaller:
-    """What is known of a tool call: the client's id of its conversation, the id that the model gave the call, and the call itself."""
-
-    conversation: ClientConversation | None
-    call_id: str | None
-    name: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class CallingConversation:
-    """``keeps_messages`` says so of a tenant. ``patience_seconds``: how long an answer in flight is waited for: clients call a tool before the answer that asked for it has ended."""
+    """``keeps_messages``: whether a tenant's messages are kept. ``patience_seconds``: how long an answer in flight is waited for: clients call a tool before the answer that asked for it has ended."""
 
     registry: Registry
     clock: Clock
@@ -44,30 +34,37 @@ class CallingConversation:
         sessions = await used_lately(self.registry, principal, self.clock.now())
         if caller.conversation is not None:
             wanted_id = caller.conversation.session_id
-            named = [session.id for session in sessions if is_for(session.id, wanted_id)]
-            if named:
-                return named[0]
+            own_id = next((session.id for session in sessions if is_for(session.id, wanted_id)), None)
+            if own_id is not None:
+                return own_id
         if not self.keeps_messages(principal.tenant):
             raise _unknown("messages are not kept here, so the call cannot be found in an answer")
         deadline = asyncio.get_running_loop().time() + self.patience_seconds
         other_turns: set[str] = set()
+        # An answer that streams now may make the same call as one that was never gone on from.
+        unfinished = {turn.id for turn in await self._in_flight(principal)}
         while True:
-            pending, is_awaited = await self._pending(principal, caller, other_turns)
-            if len(pending) == 1:
-                return pending[0]
-            if not is_awaited or asyncio.get_running_loop().time() >= deadline:
+            in_flight = await self._in_flight(principal)
+            pending = await self._pending(principal, caller, in_flight, other_turns)
+            is_sure = caller.call_id is not None and len(pending) == 1
+            unfinished &= {turn.id for turn in in_flight}
+            if is_sure or not unfinished or asyncio.get_running_loop().time() >= deadline:
                 break
             # Nothing tells that an answer of another gateway ended.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if len(pending) == 1:
+            return pending[0]
         if pending:
             raise _unknown("the same call is pending in several of your conversations", pending)
         raise _unknown("no recorded answer of the last hour ends with this call")
 
+    async def _in_flight(self, principal: Principal) -> Sequence[Turn]:
+        return await self.registry.turns_in_flight(principal.tenant, principal.subject)
+
     async def _pending(
-        self, principal: Principal, caller: ToolCaller, other_turns: set[str]
-    ) -> tuple[list[str], bool]:
-        """The sessions whose last answer made the call, and whether a turn of any is in flight. ``other_turns`` gets those that made other calls."""
-        in_flight = await self.registry.turns_in_flight(principal.tenant, principal.subject)
+        self, principal: Principal, caller: ToolCaller, in_flight: Sequence[Turn], other_turns: set[str]
+    ) -> list[str]:
+        """The sessions whose last answer made the call, without a turn ``in_flight``. ``other_turns`` gets the turns that made other calls."""
         awaited = {turn.session_id for turn in in_flight}
         session_ids = [
             session.id for session in await used_lately(self.registry, principal, self.clock.now())
@@ -77,18 +74,11 @@ class CallingConversation:
         for session_id, turn in current.items():
             if turn.id in other_turns:
                 continue
-            if not await self._made(turn, caller):
+            if not await has_made(self.registry, turn, caller):
                 other_turns.add(turn.id)
             elif session_id not in awaited:
                 pending.append(session_id)
-        return pending, not awaited.isdisjoint(session_ids)
-
-    async def _made(self, turn: Turn, caller: ToolCaller) -> bool:
-        answer = await self.registry.turn_messages(turn, -1)
-        calls: Sequence[PendingCall] = calls_in(answer[-1].content) if answer else ()
-        if caller.call_id is not None:
-            return any(call.id == caller.call_id for call in calls)
-        return any(call.is_of(caller.name, caller.arguments) for call in calls)
+        return pending
 
 
 def _unknown(reason: str, session_ids: Sequence[str] = ()) -> InvalidSessionIdError:

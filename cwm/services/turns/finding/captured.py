@@ -38,16 +38,18 @@ class Captured:
             return None
         model, messages = identity.model, await messages_of(incoming, request)
         conversation = None if fixed_id is not None else incoming.conversation
-        found = None
+        destination = None
         if conversation is not None:
-            found = await self.by_name(principal, conversation, model, messages)
+            destination = await self.by_name(principal, conversation, model, messages)
         elif follows is not None:
-            found = await self.by_name.following(principal, follows, model, messages)
-        asked = None if request.response is None else request.response.conversation
-        if found is None and asked is not None:
-            found = await self.by_name(principal, ClientConversation(asked), model, ())
-        if found is None and messages:
+            destination = await self.by_name.following(principal, follows, model, messages)
+        conversation_id = None if request.response is None else request.response.conversation
+        if destination is None and conversation_id is not None:
+            destination = await self.by_name(principal, ClientConversation(conversation_id), model, ())
+        if destination is None and messages:
             hints = await self.rules.hints(incoming, fixed_id)
             carried = Carried(messages, request.profile(), incoming.again)
-            found = await self.by_content(principal, model, carried, hints, fixed_id)
-        return None if found is None else replace(found, messages=messages, is_captured=True)
+            destination = await self.by_content(principal, model, carried, hints, fixed_id)
+        if destination is None:
+            return None
+        return replace(destination, messages=messages, is_captured=True)

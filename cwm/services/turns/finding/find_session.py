@@ -34,15 +34,15 @@ class FindSession:
         """
         if incoming.continued is not None:
             request.require_continuable()
-            found: Destination | None = await self._continued(principal, incoming, request)
+            destination: Destination | None = await self._continued(principal, incoming, request)
         else:
             fixed_id, own_id = self.captured.rules.fixed_id(incoming, request), incoming.session_id
-            found = None
+            destination = None
             if fixed_id is not None or own_id is None:
-                found = await self.captured(principal, incoming, request, follows, fixed_id)
-            if found is None and own_id is not None:
-                found = await self._by_its_id(principal, incoming, request, own_id)
-        return Destination() if found is None else as_its_client_says(found, incoming)
+                destination = await self.captured(principal, incoming, request, follows, fixed_id)
+            if destination is None and own_id is not None:
+                destination = await self._by_its_id(principal, incoming, request, own_id)
+        return Destination() if destination is None else as_its_client_says(destination, incoming)
 
     async def _continued(
         self, principal: Principal, incoming: ClientRequest, request: TurnRequest

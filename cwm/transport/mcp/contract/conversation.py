@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cwm.services.turns.finding.calling_conversation import ToolCaller
+from cwm.services.turns.finding.tool_caller import ToolCaller
 from cwm.transport.mcp.mcp_server import Caller
 from cwm.transport.mcp.requests.agent import meta_of
 from cwm.transport.mcp.requests.call import current_call
