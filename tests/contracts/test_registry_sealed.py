@@ -95,12 +95,13 @@ async def requires_all_of_it(registry: SqlRegistry) -> None:
         assert (turn.profile, turn.digest) == (PROFILE, digest(IDS))
         assert await registry.turn_tokens(turn) == IDS
         assert await registry.turn_messages(turn) == [SAID, REPLY]
-    found, *_ = await registry.recorded_answers("acme", "ann", "tiny", KeyKind.CHAIN, ["another", CHAIN])
-    assert (found.key, found.turn.chain) == (CHAIN, CHAIN)
-    assert found.turn.old_message == "digest of an old one"
-    for kind, key in ((KeyKind.CALLS, CALLS), (KeyKind.CORE_CHAIN, CORE_CHAIN)):
-        answers = await registry.recorded_answers("acme", "ann", "tiny", kind, [key])
-        assert {one.turn.id for one in answers} >= {found.turn.id}
+    for kind, key in ((KeyKind.CHAIN, CHAIN), (KeyKind.CALLS, CALLS), (KeyKind.CORE_CHAIN, CORE_CHAIN)):
+        answers = await registry.recorded_answers("acme", "ann", "tiny", kind, ["another", key])
+        found = {one.turn.session_id: one for one in answers}
+        assert found.keys() == {"s1", "branch"}
+        assert {one.key for one in answers} == {key}
+        assert found["s1"].turn.chain == CHAIN
+        assert found["s1"].turn.old_message == "digest of an old one"
     assert await registry.live_sessions_with_head("acme", "acme", IDS) == ["branch", "s1"]
 
 
