@@ -81,6 +81,14 @@ class StoredResult:
         return self.shared or subject == self.owner
 
 
+@dataclass(frozen=True, slots=True)
+class ResultUse:
+    """How many results somebody has, and what they take in bytes."""
+
+    count: int
+    size_bytes: int
+
+
 def handle_of(number: bytes) -> str:
     """The handle that encodes 16 bytes, in letters and digits only."""
     rest = int.from_bytes(number)

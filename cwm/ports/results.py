@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-from cwm.domain.results import StoredResult
+from cwm.domain.results import ResultUse, StoredResult
 
 
 class ResultRecords(Protocol):
@@ -24,11 +24,13 @@ class ResultRecords(Protocol):
     async def find(self, tenant: str, handle: str) -> StoredResult | None:
         """The record, which may have expired; None when it was never stored or has been removed."""
 
-    async def used_bytes(self, tenant: str, owner: str, at: datetime) -> int:
-        """Total size in bytes of the owner's results that expire after ``at``."""
+    async def use(self, tenant: str, owner: str, at: datetime) -> ResultUse:
+        """Of the owner's results that expire after ``at``."""
 
-    async def of_owner(self, tenant: str, owner: str) -> list[StoredResult]:
-        """Every record of the owner's results, those that expire first before others."""
+    async def of_owner(
+        self, tenant: str, owner: str, after: StoredResult | None = None, limit: int = 100
+    ) -> list[StoredResult]:
+        """At most ``limit`` records of the owner's results behind ``after``, those that expire last before others."""
 
     async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
         """At most ``limit`` results that expired by ``at``, the oldest first."""

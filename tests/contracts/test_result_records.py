@@ -95,19 +95,34 @@ async def test_an_owner_is_refused_what_exceeds_the_quota(records: ResultRecords
     assert await records.keep(a_result(3, 400), 1_000)
     assert not await records.keep(a_result(4, 1), 1_000)
     assert await records.keep(a_result(5, 0), 1_000)
-    assert await records.used_bytes("acme", "ann", NOW) == 1_000
+    assert (await records.use("acme", "ann", NOW)).size_bytes == 1_000
 
 
 async def test_a_quota_is_each_owners_own(records: ResultRecords) -> None:
     assert await records.keep(a_result(1, 600), 1_000)
     assert await records.keep(a_result(2, 600, owner="bob"), 1_000)
     assert await records.keep(a_result(3, 600, tenant="other"), 1_000)
-    assert await records.used_bytes("acme", "bob", NOW) == 600
-    assert await records.used_bytes("acme", "nobody", NOW) == 0
+    assert (await records.use("acme", "bob", NOW)).size_bytes == 600
+    assert (await records.use("acme", "nobody", NOW)).size_bytes == 0
+
+
+async def test_the_results_of_one_owner_are_listed_page_by_page(records: ResultRecords) -> None:
+    hers = [a_result(number) for number in range(1, 8)]
+    hers[2:4] = [replace(each, expires_at=LATER + timedelta(minutes=1)) for each in hers[2:4]]
+    for result in hers:
+        assert await records.keep(result, None)
+    longest_first = sorted(hers, key=lambda result: (result.expires_at, result.handle), reverse=True)
+    listed: list[StoredResult] = []
+    while page := await records.of_owner("acme", "ann", listed[-1] if listed else None, 3):
+        assert len(page) <= 3
+        listed += page
+    assert listed == longest_first
+    await records.forget(longest_first[2])
+    assert await records.of_owner("acme", "ann", longest_first[2], 2) == longest_first[3:5]
 
 
 async def test_the_results_of_one_owner_are_listed(records: ResultRecords) -> None:
-    hers = [a_result(1), a_result(2, expires_at=LATER + timedelta(minutes=1))]
+    hers = [a_result(2, expires_at=LATER + timedelta(minutes=1)), a_result(1)]
     for result in (*reversed(hers), a_result(3, owner="bob"), a_result(4, tenant="other")):
         assert await records.keep(result, None)
     assert await records.of_owner("acme", "ann") == hers
@@ -123,15 +138,15 @@ async def test_many_replicas_at_once_exceed_no_quota(
         *((records, elsewhere)[n % 2].keep(a_result(n, 100), 1_000) for n in range(1, 31))
     )
     assert sum(kept) == 10
-    assert await records.used_bytes("acme", "ann", NOW) == 1_000
+    assert (await records.use("acme", "ann", NOW)).size_bytes == 1_000
 
 
 async def test_what_has_expired_does_not_count(records: ResultRecords) -> None:
     assert await records.keep(a_result(1, 1_000), 1_000)
     later = a_result(2, 1_000, created_at=LATER, expires_at=LATER + timedelta(hours=1))
-    assert await records.used_bytes("acme", "ann", LATER) == 0
+    assert (await records.use("acme", "ann", LATER)).size_bytes == 0
     assert await records.keep(later, 1_000)
-    assert await records.used_bytes("acme", "ann", LATER) == 1_000
+    assert (await records.use("acme", "ann", LATER)).size_bytes == 1_000
 
 
 async def test_what_was_forgotten_is_gone_and_makes_room(records: ResultRecords) -> None:
@@ -194,7 +209,7 @@ async def test_a_redis_that_is_away_is_told_in_a_sentence_and_used_again_when_ba
     fragile_valkey.stop()
     for read in (
         records.find("acme", a_result().handle),
-        records.used_bytes("acme", "ann", NOW),
+        records.use("acme", "ann", NOW),
         records.expired_of_every_tenant(NOW, 1),
     ):
         with pytest.raises(StorageReadError, match="store of results"):

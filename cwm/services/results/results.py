@@ -28,6 +28,7 @@ from cwm.domain.results import (
     HANDLE_BYTES,
     Part,
     PartKind,
+    ResultUse,
     StoredPart,
     StoredResult,
     handle_of,
@@ -124,16 +125,16 @@ class Results:
             raise
         return result
 
-    async def of(self, principal: Principal) -> list[StoredResult]:
-        """The principal's own results that have not expired, the newest first."""
+    async def of(self, principal: Principal, after: str, limit: int) -> list[StoredResult]:
+        """At most ``limit`` of the principal's own results that have not expired, those that stay longest first, behind the one with the handle ``after``. CWM-2005 if it is not there any more."""
         now = self.clock.now()
-        results = await self.records.of_owner(principal.tenant, principal.subject)
-        there = [result for result in results if result.expires_at > now]
-        return sorted(there, key=lambda result: (result.created_at, result.handle), reverse=True)
+        last = await self.find(principal, after) if after else None
+        results = await self.records.of_owner(principal.tenant, principal.subject, last, limit)
+        return [result for result in results if result.expires_at > now]
 
-    async def used_bytes(self, principal: Principal) -> int:
-        """What the principal's own results take, without reading them."""
-        return await self.records.used_bytes(principal.tenant, principal.subject, self.clock.now())
+    async def use(self, principal: Principal) -> ResultUse:
+        """Of the principal's own results, without reading them."""
+        return await self.records.use(principal.tenant, principal.subject, self.clock.now())
 
     async def find(self, principal: Principal, handle: str, *, noted: bool = True) -> StoredResult:
         """The result with this handle. CWM-2005 alike if it is unknown, expired, or another's and not shared.

@@ -13,6 +13,7 @@ from cwm.domain.api_key import ApiKey
 from cwm.domain.errors import ContextConflictError, CwmError, ResultNotFoundError, WindowNotFoundError
 from cwm.domain.principal import Principal
 from cwm.domain.response import Item, ItemQuery, StoredConversation
+from cwm.domain.results import StoredResult
 from cwm.domain.session import Session, SessionMark, SessionQuery
 from cwm.domain.shared_context import ContextScope, Entry, Write
 from cwm.domain.turn import Turn, TurnQuery, TurnState, TurnTag
@@ -92,9 +93,10 @@ class Person:
             await self._untag(await self.registry.tags(tenant, session.id), counts)
             await self.end_session(operator, session.id)
             counts["sessions"] += 1
-        for result in await self.results.records.of_owner(tenant, subject):
-            await self.results.forget(result)
-            counts["results"] += 1
+        while results := await self.results.records.of_owner(tenant, subject):
+            for result in results:
+                await self.results.forget(result)
+                counts["results"] += 1
         await self._delete_context(tenant, subject, counts)
         counts["turns_elsewhere"] += len(await self.registry.turns_elsewhere(tenant, subject))
 
@@ -169,7 +171,7 @@ class Person:
             yield {"kind": "tag", **asdict(tag)}
         for key in await self._keys(tenant, subject):
             yield {"kind": "key", **{name: value for name, value in asdict(key).items() if name != "digest"}}
-        for result in await self.results.records.of_owner(tenant, subject):
+        async for result in self._results(tenant, subject):
             record: dict[str, Any] = {"kind": "result", **asdict(result), "parts": []}
             with _named(record), suppress(ResultNotFoundError):
                 record["parts"] = [
@@ -186,6 +188,13 @@ class Person:
             for audited in page:
                 yield {"kind": "audit", "seq": audited.seq, **asdict(audited.event)}
             after = page[-1].seq
+
+    async def _results(self, tenant: str, subject: str) -> AsyncIterator[StoredResult]:
+        last: StoredResult | None = None
+        while results := await self.results.records.of_owner(tenant, subject, last):
+            for result in results:
+                yield result
+            last = results[-1]
 
     async def _sessions(self, tenant: str, subject: str) -> AsyncIterator[Session]:
         query = SessionQuery(limit=_PAGE, owner=subject, unlisted=True)

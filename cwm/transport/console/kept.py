@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 from cwm.domain.access import AccessScope
-from cwm.domain.errors import InvalidParameterError, ResultNotFoundError
-from cwm.domain.results import StoredResult
+from cwm.domain.errors import InvalidParameterError
 from cwm.domain.shared_context import SESSION, scope_of
 from cwm.transport.console.pages import Page
 from cwm.transport.console.views import Asked
@@ -54,27 +52,19 @@ async def scope(asked: Asked) -> Page:
 
 
 async def results(asked: Asked) -> Page:
-    stored = await asked.services.results.of(asked.principal)
-    first = _after(stored, asked.text("after"))
-    shown = stored[first : first + _RESULTS]
+    stored, after = asked.services.results, asked.text("after")
+    found, use = await asyncio.gather(
+        stored.of(asked.principal, after, _RESULTS + 1), stored.use(asked.principal)
+    )
+    shown = found[:_RESULTS]
     return Page(
         "results.html",
         {
             "results": shown,
-            "count": len(stored),
-            "used": sum(result.size for result in stored),
-            "quota": asked.services.results.quota_bytes,
-            "is_first": not first,
-            "next_after": shown[-1].handle if len(stored) > first + _RESULTS else None,
+            "count": use.count,
+            "used": use.size_bytes,
+            "quota": stored.quota_bytes,
+            "is_first": not after,
+            "next_after": shown[-1].handle if len(found) > _RESULTS else None,
         },
     )
-
-
-def _after(stored: Sequence[StoredResult], handle: str) -> int:
-    """The index after the result with this handle; 0 without one. CWM-2005 if it is not there any more."""
-    if not handle:
-        return 0
-    index = next((index for index, result in enumerate(stored) if result.handle == handle), None)
-    if index is None:
-        raise ResultNotFoundError("There is no such stored result; it may have expired.")
-    return index + 1

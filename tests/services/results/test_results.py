@@ -267,7 +267,7 @@ async def test_a_quota_refuses_and_keeps_nothing(one: Desk) -> None:
     with pytest.raises(StorageQuotaExceededError) as refused:
         await bounded.keep("y" * 101)
     assert (refused.value.code, refused.value.context["quota_bytes"]) == ("CWM-4003", 1_000)
-    assert await one.results.records.used_bytes("acme", "ann", one.clock.now()) == 900
+    assert (await one.results.records.use("acme", "ann", one.clock.now())).size_bytes == 900
     assert await one.results.contents.read("acme", hashlib.sha256(b"y" * 101).hexdigest()) is None
     await bounded.keep("y" * 101, principal=BOB)
     assert (await one.results.whole(ANN, first.handle, 0))[0].body == b"x" * 900
@@ -276,7 +276,7 @@ async def test_a_quota_refuses_and_keeps_nothing(one: Desk) -> None:
 async def test_what_could_not_be_kept_whole_is_not_kept_at_all(one: Desk) -> None:
     with pytest.raises(StorageWriteError):
         await one.with_(contents=FullContents()).keep("x" * 900)
-    assert await one.results.records.used_bytes("acme", "ann", one.clock.now()) == 0
+    assert (await one.results.records.use("acme", "ann", one.clock.now())).size_bytes == 0
 
 
 async def test_expired_results_are_forgotten_with_all_that_they_held(one: Desk) -> None:

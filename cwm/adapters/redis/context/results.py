@@ -16,15 +16,15 @@ import redis.asyncio as redis
 
 from cwm.adapters.redis import connection
 from cwm.adapters.redis.keys import key_of_every_tenant, tenant_key
-from cwm.domain.results import PartKind, StoredPart, StoredResult
+from cwm.domain.results import PartKind, ResultUse, StoredPart, StoredResult
 
 _DUE: Final = key_of_every_tenant("results-due")
 _KEPT_LONGER: Final = timedelta(days=1)
 
 _SUM: Final = """
-local used = 0
+local used, count = 0, 0
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', owned, '(' .. at, '+inf')) do
-  used = used + tonumber(string.match(member, ':(%d+)$'))
+  used, count = used + tonumber(string.match(member, ':(%d+)$')), count + 1
 end
 """
 _KEEP: Final = f"""
@@ -41,7 +41,7 @@ redis.call('PEXPIREAT', owned, ARGV[8], 'GT')
 redis.call('ZADD', KEYS[3], ARGV[2], ARGV[7])
 return 1
 """
-_USED: Final = f"local owned, at = KEYS[1], ARGV[1]{_SUM}return used"
+_USE: Final = f"local owned, at = KEYS[1], ARGV[1]{_SUM}return {{count, used}}"
 _FORGET: Final = """
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[2])
@@ -57,7 +57,7 @@ class RedisResultRecords:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._keep = client.register_script(_KEEP)
-        self._used = client.register_script(_USED)
+        self._use = client.register_script(_USE)
         self._forget = client.register_script(_FORGET)
 
     async def keep(self, result: StoredResult, quota_bytes: int | None) -> bool:
@@ -79,14 +79,25 @@ class RedisResultRecords:
             record = await self._client.get(_record(tenant, handle))
         return None if record is None else _result_of(str(record))
 
-    async def used_bytes(self, tenant: str, owner: str, at: datetime) -> int:
+    async def use(self, tenant: str, owner: str, at: datetime) -> ResultUse:
         async with _reading():
-            return int(await self._used(keys=[_owner_key(tenant, owner)], args=[_ms(at)]))
+            count, size = await self._use(keys=[_owner_key(tenant, owner)], args=[_ms(at)])
+        return ResultUse(int(count), int(size))
 
-    async def of_owner(self, tenant: str, owner: str) -> list[StoredResult]:
+    async def of_owner(
+        self, tenant: str, owner: str, after: StoredResult | None = None, limit: int = 100
+    ) -> list[StoredResult]:
+        key, last = _owner_key(tenant, owner), "+inf"
+        members: list[Any] = []
         async with _reading():
-            members = await self._client.zrange(_owner_key(tenant, owner), 0, -1)
-            keys = [_record(tenant, str(member).partition(":")[0]) for member in members]
+            if after is not None:
+                at = _ms(after.expires_at)
+                same = await self._client.zrange(key, at, at, desc=True, byscore=True)
+                members, last = [each for each in same if str(each) < _owned(after)][:limit], f"({at}"
+            members += await self._client.zrange(
+                key, last, "-inf", desc=True, byscore=True, offset=0, num=limit
+            )
+            keys = [_record(tenant, str(member).partition(":")[0]) for member in members[:limit]]
             records = await self._client.mget(keys) if keys else []
         return [_result_of(str(record)) for record in records if record is not None]
 

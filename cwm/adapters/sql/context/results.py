@@ -7,12 +7,13 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, func, insert, select
+from sqlalchemy import Connection, Row, Text, delete, func, insert, literal, select, tuple_
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.tables.columns import UtcDateTime
 from cwm.adapters.sql.tables.contents import stored_results
 from cwm.adapters.sql.transactions import glancing, reading, writing
-from cwm.domain.results import PartKind, StoredPart, StoredResult
+from cwm.domain.results import PartKind, ResultUse, StoredPart, StoredResult
 
 _FIELDS: Final = tuple(field.name for field in fields(StoredResult))
 
@@ -27,8 +28,8 @@ class SqlResultRecords:
     def keep(self, connection: Connection, result: StoredResult, quota_bytes: int | None) -> bool:
         if quota_bytes is not None:
             _lock(connection, result.tenant, result.owner)
-            used = _used_bytes(connection, result.tenant, result.owner, result.created_at)
-            if used + result.size > quota_bytes:
+            used = _use(connection, result.tenant, result.owner, result.created_at)
+            if used.size_bytes + result.size > quota_bytes:
                 return False
         connection.execute(insert(stored_results).values(_values(result)))
         return True
@@ -42,16 +43,27 @@ class SqlResultRecords:
         return None if row is None else _result_of(row)
 
     @reading
-    def used_bytes(self, connection: Connection, tenant: str, owner: str, at: datetime) -> int:
-        return _used_bytes(connection, tenant, owner, at)
+    def use(self, connection: Connection, tenant: str, owner: str, at: datetime) -> ResultUse:
+        return _use(connection, tenant, owner, at)
 
     @reading
-    def of_owner(self, connection: Connection, tenant: str, owner: str) -> list[StoredResult]:
+    def of_owner(
+        self,
+        connection: Connection,
+        tenant: str,
+        owner: str,
+        after: StoredResult | None = None,
+        limit: int = 100,
+    ) -> list[StoredResult]:
+        place = tuple_(stored_results.c.expires_at, stored_results.c.handle)
         query = select(stored_results).where(
             stored_results.c.tenant == tenant, stored_results.c.owner == owner
         )
-        rows = connection.execute(query.order_by(stored_results.c.expires_at, stored_results.c.handle))
-        return [_result_of(row) for row in rows]
+        if after is not None:
+            last = (literal(after.expires_at, UtcDateTime), literal(after.handle, Text))
+            query = query.where(place < tuple_(*last))
+        newest = stored_results.c.expires_at.desc(), stored_results.c.handle.desc()
+        return [_result_of(row) for row in connection.execute(query.order_by(*newest).limit(limit))]
 
     @reading
     def expired_of_every_tenant(self, connection: Connection, at: datetime, limit: int) -> list[StoredResult]:
@@ -75,13 +87,14 @@ def _lock(connection: Connection, tenant: str, owner: str) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(name, 0))))
 
 
-def _used_bytes(connection: Connection, tenant: str, owner: str, at: datetime) -> int:
-    total = select(func.coalesce(func.sum(stored_results.c.size_bytes), 0)).where(
+def _use(connection: Connection, tenant: str, owner: str, at: datetime) -> ResultUse:
+    total = select(func.count(), func.coalesce(func.sum(stored_results.c.size_bytes), 0)).where(
         stored_results.c.tenant == tenant,
         stored_results.c.owner == owner,
         stored_results.c.expires_at > at,
     )
-    return int(connection.execute(total).scalar_one())
+    count, size = connection.execute(total).one()
+    return ResultUse(count, int(size))
 
 
 def _values(result: StoredResult) -> dict[str, Any]:

@@ -84,7 +84,7 @@ async def overview(asked: Asked) -> Page:
 async def _warned(asked: Asked, now: datetime) -> list[Matter]:
     """A quota that is nearly used up; for who runs the gateway what upstreams changed, and for an administrator windows whose KV was wrong."""
     services, principal = asked.services, asked.principal
-    used = await services.results.used_bytes(principal)
+    used = (await services.results.use(principal)).size_bytes
     quota = services.results.quota_bytes
     warned = []
     if quota and used >= _NEARLY * quota:
