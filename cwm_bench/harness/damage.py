@@ -127,13 +127,23 @@ class Forger:
         self._ring = self._chunk_seal.Keyring(keyring)
 
     def forged(self, value: bytes, taken_from: str, put_under: str) -> bytes:
-        plain = bytearray(len(value) - self._chunk_seal.OVERHEAD_BYTES)
-        self._chunk_seal.unseal(self._ring, *sealed_name(taken_from), memoryview(value), memoryview(plain))
-        return self._sealed(plain, put_under)
+        return self._sealed(self._opened(value, taken_from), put_under)
+
+    def half_forged(self, first: tuple[bytes, str], second: tuple[bytes, str]) -> bytes:
+        """The first half of one chunk's KV and the second half of another's, sealed for the first. Each is a sealed value and its name."""
+        plain, other = self._opened(*first), self._opened(*second)
+        half = len(plain) // 2
+        plain[half:] = other[half:]
+        return self._sealed(plain, first[1])
 
     def zeroed(self, value: bytes, put_under: str) -> bytes:
         """Zeros in place of the KV, sealed for the chunk that has this ``value``."""
         return self._sealed(bytearray(len(value) - self._chunk_seal.OVERHEAD_BYTES), put_under)
+
+    def _opened(self, value: bytes, name: str) -> bytearray:
+        plain = bytearray(len(value) - self._chunk_seal.OVERHEAD_BYTES)
+        self._chunk_seal.unseal(self._ring, *sealed_name(name), memoryview(value), memoryview(plain))
+        return plain
 
     def _sealed(self, plain: bytearray, put_under: str) -> bytes:
         sealed = bytearray(len(plain) + self._chunk_seal.OVERHEAD_BYTES)

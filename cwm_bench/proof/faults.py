@@ -15,6 +15,7 @@ class Planted(StrEnum):
 
     ``other_text``: the KV of another text. ``shifted``: that of the chunk beside. ``not_restored``: zeros. ``stale``: that of the same tokens
     at the same places after another beginning. ``canary_from_load``: of another text, and the canary was recorded on it after it had been loaded.
+    ``not_held``: its second half is another text's, as where blocks are written again while they are stored.
     """
 
     OTHER_TEXT = "other_text"
@@ -22,6 +23,7 @@ class Planted(StrEnum):
     NOT_RESTORED = "not_restored"
     STALE = "stale"
     CANARY_FROM_LOAD = "canary_from_load"
+    NOT_HELD = "not_held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +63,6 @@ def forged(planted: Planted, chunk: int, forger: Forger, mine: Copies, other: Co
         source, at = mine, chunk - 1 if chunk else min(1, len(mine.names) - 1)
     else:
         source, at = other, min(chunk, len(other.names) - 1)
+    if planted is Planted.NOT_HELD:
+        return forger.half_forged((value, name), (source.values[at], source.names[at]))
     return forger.forged(source.values[at], source.names[at], name)
