@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from cwm.domain.origin import ORIGIN, Origin
+from cwm.domain.principal import Principal
 
 TRACE_ID: Final = "trace_id"
 """The detail that has the id of the trace in which an event was recorded, where that trace is kept."""
@@ -37,3 +38,10 @@ class AuditEvent:
     severity: Severity = Severity.INFO
     details: dict[str, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=ORIGIN.get)
+
+
+def acting(actor: Principal | None, tenant: str) -> dict[str, Any]:
+    """Details that name who acts from another tenant."""
+    if actor is None or actor.tenant == tenant:
+        return {}
+    return {"actor": actor.subject, "actor_tenant": actor.tenant}

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cwm.domain.engine import EngineIdentity, engine_key
+from cwm.domain.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """``model`` goes to the deployment of ``identity``: new sessions go there, and its windows are frozen there again."""
+    """``model`` goes to the deployment of ``identity``: new sessions go there, and its windows are frozen there again.
+
+    ``begun_by`` is None for one that a gateway of an older version recorded.
+    """
 
     model: str
     identity: EngineIdentity
     since: datetime
+    begun_by: Principal | None = None
 
     def is_to(self, identity: EngineIdentity) -> bool:
         """Whether an engine is of the new deployment."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cwm.domain.principal import Principal
+
 
 class StepOutcome(StrEnum):
     """How a step ended. ``postponed`` steps are retried: something they need is unavailable or changing right now."""
@@ -17,7 +19,7 @@ class StepOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``subject`` is the window, session (``of_session``) or cache_salt concerned; ``detail`` says what and why."""
+    """``subject`` is the window, session (``of_session``) or cache_salt concerned; ``detail`` says what and why. ``actor``: who had it done."""
 
     action: str
     tenant: str
@@ -25,3 +27,4 @@ class Step:
     outcome: StepOutcome
     detail: str = ""
     of_session: bool = False
+    actor: Principal | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from cwm.domain.engine import Tier
 from cwm.domain.intent import Debt
+from cwm.domain.principal import Principal
 from cwm.domain.upgrade import Upgrade, WindowCounts
 from cwm.domain.window import Chunk, Retention, Window
 from cwm.ports.registry import Registry, StoredChunks
@@ -27,7 +28,8 @@ async def frozen(registry: Registry, name: str, **more: Any) -> Window:
 
 
 async def test_the_last_deployment_that_is_named_counts_and_its_first_time(registry: Registry) -> None:
-    first, second = Upgrade("tiny", OLD, NOW), Upgrade("tiny", NEW, NOW)
+    first = Upgrade("tiny", OLD, NOW)
+    second = Upgrade("tiny", NEW, NOW, Principal("acme", "olga"))
     await registry.begin_upgrade(first)
     await registry.begin_upgrade(replace(first, since=LATER))
     assert await registry.upgrades() == {"tiny": first}

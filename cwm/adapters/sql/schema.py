@@ -40,6 +40,7 @@ REVISIONS: Final = (
     "0022",
     "0023",
     "0024",
+    "0025",
 )
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from cwm.background import BackgroundTasks, cancel_and_wait
-from cwm.domain.audit import Severity
+from cwm.domain.audit import Severity, acting
 from cwm.domain.canary import Canary, Origin
 from cwm.domain.engine import EngineIdentity, differences
 from cwm.domain.engine_health import EngineHealth
@@ -135,7 +135,7 @@ class Move:
         require_session_id(session_id)
         by = principal if actor is None else actor.acting_in(principal.tenant)
         async with self.journal.entry(by, "session_move", session_id=session_id) as details:
-            details.update(_acting(actor, principal.tenant))
+            details.update(acting(actor, principal.tenant))
             session = await session_of(self.registry, principal, session_id, Right.RECORD)
             session.require_live("a move")
             details.update(of_another(by, session.owner), source=session.engine, target=engine)
@@ -151,7 +151,7 @@ class Move:
     async def note_left(self, session: Session, source: str, target: str, actor: Principal) -> None:
         """Record that a session goes on at another deployment, without its KV. CWM-4001."""
         by = actor.acting_in(session.tenant)
-        details = {**_acting(actor, session.tenant), **of_another(by, session.owner)}
+        details = {**acting(actor, session.tenant), **of_another(by, session.owner)}
         details |= {"source": source, "target": target, "verification": Verification.SKIPPED.value}
         await self.journal.note(
             by,
@@ -383,13 +383,6 @@ class Move:
                 f"Session '{session.id}' was deleted, or went elsewhere, while it was moved.",
                 session_id=session.id,
             )
-
-
-def _acting(actor: Principal | None, tenant: str) -> dict[str, Any]:
-    """Details that name who acts from another tenant."""
-    if actor is None or actor.tenant == tenant:
-        return {}
-    return {"actor": actor.subject, "actor_tenant": actor.tenant}
 
 
 def _unmoved(session: Session, engine: str) -> Moved:

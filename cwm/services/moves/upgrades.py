@@ -81,7 +81,7 @@ class Upgrades:
             self.operators.require(principal)
             identity = await self._named(model, to)
             details.update(deployment=identity.fingerprint, engine=identity.engine)
-            await self.registry.begin_upgrade(Upgrade(model, identity, self.clock.now()))
+            await self.registry.begin_upgrade(Upgrade(model, identity, self.clock.now(), principal))
         return await self.show(principal, model)
 
     async def end(self, principal: Principal, model: str) -> Upgraded:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.audit import AuditEvent, Severity, acting
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.intent import Intent, Operation
 from cwm.domain.upkeep import Step, StepOutcome
@@ -315,6 +315,6 @@ class Reconcile:
                         session_id=step.subject if step.of_session else None,
                         window_name=None if step.of_session else step.subject,
                         severity=Severity.WARNING if failed else Severity.INFO,
-                        details={"detail": step.detail},
+                        details={"detail": step.detail, **acting(step.actor, step.tenant)},
                     )
                 )

@@ -65,16 +65,18 @@ class Renewal:
         self._suspects = {name: until for name, until in self._suspects.items() if until > now}
         steps: list[Step] = []
         for upgrade in (await self.registry.upgrades()).values():
+            done: list[Step] = []
             enough = limit + len(self._aside) + len(self._suspects)
             due = await self.registry.windows_to_renew_of_every_tenant(upgrade, enough)
             windows = [window for window in due if _key(window) not in self._aside]
             windows = sorted(windows, key=lambda window: _key(window) in self._suspects)[:limit]
             if dry_run:
-                steps += [
+                done = [
                     _step(window, StepOutcome.PLANNED, upgrade.identity.fingerprint) for window in windows
                 ]
             elif windows and await self._target(upgrade, "") is not None:
-                steps += await self._each(upgrade, windows)
+                done = await self._each(upgrade, windows)
+            steps += [replace(step, actor=upgrade.begun_by) for step in done]
         return steps
 
     async def settle(self) -> None:

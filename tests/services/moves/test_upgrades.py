@@ -24,12 +24,14 @@ from cwm.domain.errors import (
     InvalidParameterError,
     WindowIncompatibleError,
 )
+from cwm.domain.principal import Principal
 from cwm.domain.upgrade import WindowCounts
 from cwm.domain.upkeep import StepOutcome
 from cwm.domain.verdict import Verification
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.engine import Completion, Generation
 from cwm.services.engines.placement import Place
+from cwm.services.turns.sending.generate import TurnInput
 from tests.eventually import eventually
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import LOWER, FakeKvTier
@@ -562,6 +564,24 @@ async def test_windows_of_a_tenant_that_the_new_deployment_does_not_serve_are_le
         "failed",
         "No engine of the new deployment serves its tenant.",
     )
+
+
+async def test_another_tenants_log_names_who_began_the_upgrade_of_its_windows(fleet: Fleet) -> None:
+    eve = Principal("elsewhere", "eve")
+    session = await fleet.cwm.open_session(eve, "s1")
+    await fleet.cwm.registry.settle_session(session, "one", None)
+    context = "Eve has a context of her own, which takes some blocks at least."
+    await fleet.cwm.generate(eve, "s1", TurnInput(text=context, max_tokens=8))
+    await fleet.cwm.freeze(eve, "s1", "w1")
+    await fleet.cwm.upgrades.begin(OPERATOR, "tiny", "two")
+    await fleet.cwm.reconcile()
+    (event,) = [
+        each
+        for each in await fleet.cwm.audit.events("elsewhere", 9)
+        if each.event == "reconcile.freeze_again"
+    ]
+    assert (event.subject, event.outcome) == ("cwm", "done")
+    assert (event.details["actor"], event.details["actor_tenant"]) == ("ann", "acme")
 
 
 async def test_windows_of_a_new_deployment_without_a_cache_are_left_and_that_is_said(fleet: Fleet) -> None:

@@ -17,6 +17,7 @@ from cwm.adapters.sql.tables.turns import turns
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
 from cwm.domain.upgrade import Upgrade
 
@@ -104,7 +105,13 @@ class EngineRecords:
         row = connection.execute(select(model_upgrades).where(this).with_for_update()).one_or_none()
         if row is not None and _upgrade_of(row).is_to(upgrade.identity):
             return
-        values = {"identity": upgrade.identity.as_dict(), "since": upgrade.since}
+        by = upgrade.begun_by
+        values = {
+            "identity": upgrade.identity.as_dict(),
+            "since": upgrade.since,
+            "begun_by": by and by.subject,
+            "begun_by_tenant": by and by.tenant,
+        }
         statement = insert_into(connection, model_upgrades).values(model=upgrade.model, **values)
         connection.execute(statement.on_conflict_do_update(index_elements=["model"], set_=values))
 
@@ -141,7 +148,8 @@ def _counts(connection: Connection, tenant: str | None = None) -> dict[str, int]
 
 
 def _upgrade_of(row: Row[Any]) -> Upgrade:
-    return Upgrade(row.model, EngineIdentity.from_dict(row.identity), row.since)
+    by = None if row.begun_by is None else Principal(row.begun_by_tenant, row.begun_by)
+    return Upgrade(row.model, EngineIdentity.from_dict(row.identity), row.since, by)
 
 
 def _this(session: Session) -> ColumnElement[bool]:

@@ -62,4 +62,6 @@ model_upgrades = Table(
     Column("model", Text, primary_key=True),
     required("identity", JSON),
     required("since", UtcDateTime),
+    Column("begun_by", Text),
+    Column("begun_by_tenant", Text),
 )
