@@ -121,25 +121,22 @@ class Limits:
         own: ToolRates = NO_TOOL,
         *,
         cost: int = 1,
+        counted: int = 0,
     ) -> Release:
         """Count a request and take its places, or refuse it: CWM-7001, 7002. A refused request does not count at wider levels.
 
         ``session``: any name that identifies one of the principal's sessions. ``own``: the rates of the tool's policy.
-        ``cost``: the number of requests that it counts as. CWM-1003 if they can never fit.
+        ``cost``: the number of requests that it counts as, beside those that are ``counted`` already. CWM-1003 if they can never fit.
         """
         places = self.rules.places(principal, cost)
         buckets = tuple(self.rules.buckets(principal, session, tool, own, cost))
-        if cost > 1:
-            _require_possible(cost, places, buckets)
+        if cost + counted > 1:
+            _require_possible(cost + counted, places, buckets)
         return await self._admit(principal, places, buckets, tool)
 
     async def admit_rest(self, principal: Principal, session: str | None, cost: int) -> Release:
         """Count what a request costs that was admitted as one before it was read; as :meth:`admit`."""
-        if cost == 1:
-            return _nothing
-        buckets = tuple(self.rules.buckets(principal, session, None, NO_TOOL, cost))
-        _require_possible(cost, self.rules.places(principal, cost), buckets)
-        return await self.admit(principal, session, cost=cost - 1)
+        return _nothing if cost == 1 else await self.admit(principal, session, cost=cost - 1, counted=1)
 
     async def admit_list(self, principal: Principal) -> Release:
         """Count a request that reads, and take its places, or refuse it: CWM-7001, 7002."""

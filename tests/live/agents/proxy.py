@@ -76,7 +76,8 @@ class Passed:
 class Proxy:
     """``target`` is the gateway, which may move. ``tool`` is called by the next request that has it, if ``calls``.
 
-    ``answers``: what the model is made to say to the next requests.
+    ``answers``: what the model is made to say to the next requests. ``hidden`` are tools that the model is not offered: all of CWM's are
+    longer than its context.
     """
 
     target: str
@@ -84,6 +85,7 @@ class Proxy:
     tool: Tool | None = None
     calls: bool = False
     answers: list[str] = field(default_factory=list)
+    hidden: frozenset[str] = frozenset()
     passed: list[Passed] = field(default_factory=list)
 
     async def serve(self, request: Request) -> Response:
@@ -117,6 +119,8 @@ class Proxy:
 
     def _bounded(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
         tool, limit = self.tool, ANSWER_TOKENS
+        if self.hidden:
+            self._hide(fields.get("tools") or [])
         offered = [inner for each in fields.get("tools") or () for inner in each.get("tools") or (each,)]
         definitions = [each.get("function", each) for each in offered]
         own = [each for each in definitions if tool is not None and each.get("name") == tool.name]
@@ -142,6 +146,16 @@ class Proxy:
         names = {_MESSAGES: "max_tokens", "/v1/responses": "max_output_tokens"}
         fields.pop("max_completion_tokens", None)
         return {**fields, names.get(path, "max_tokens"): limit}
+
+    def _hide(self, tools: list[dict[str, Any]]) -> None:
+        for each in tools:
+            if "tools" in each:
+                self._hide(each["tools"])
+        tools[:] = [
+            each
+            for each in tools
+            if each.get("function", each).get("name") not in self.hidden and each.get("tools") != []
+        ]
 
 
 def _named(tool: Tool, path: str) -> dict[str, Any]:
