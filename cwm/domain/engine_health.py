@@ -11,6 +11,8 @@ from typing import Final
 
 GONE_AFTER: Final = 3
 BACK_AFTER: Final = 2
+_USUAL_ABSENCE_SECONDS: Final = 30.0
+_NEXT_LOOK_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -29,6 +31,8 @@ class EngineHealth:
     waiting: float = 0.0
     sent: int = 0
     last_sent: int = 0
+    _away_since: datetime | None = None
+    _absence_seconds: float = _USUAL_ABSENCE_SECONDS
     _sent_then: int = 0
     _in_a_row: int = 0
 
@@ -37,6 +41,16 @@ class EngineHealth:
         """The requests that it has: its own last count, and what this gateway has sent, or seen end, since."""
         return max(self.sent, self.running + self.waiting + self.sent - self._sent_then)
 
+    def back_in(self, at: datetime) -> float:
+        """Seconds until it is likely back, by how long it was away the last time; 0 if it is there.
+
+        One that is overdue may take half as long again as it has taken so far.
+        """
+        if self._away_since is None:
+            return _NEXT_LOOK_SECONDS if self.is_lost else 0.0
+        seconds = (at - self._away_since).total_seconds()
+        return max(self._absence_seconds - seconds, seconds / 2, _NEXT_LOOK_SECONDS)
+
     def counted(self, running: float, waiting: float) -> None:
         """It said how many requests it has."""
         self.running, self.waiting, self._sent_then = running, waiting, self.sent
@@ -44,10 +58,16 @@ class EngineHealth:
     def answered(self, at: datetime) -> bool:
         """It answered. Whether it is back by that."""
         self.is_lost, self.has_answered = False, True
-        return self._seen(up=True, looks=BACK_AFTER, at=at, reason="")
+        is_back = self._seen(up=True, looks=BACK_AFTER, at=at, reason="")
+        if is_back and self._away_since is not None:
+            self._absence_seconds = (at - self._away_since).total_seconds()
+        if self.is_up:
+            self._away_since = None
+        return is_back
 
     def failed(self, at: datetime, reason: str) -> bool:
         """It did not answer. Whether it is gone by that."""
+        self._away_since = self._away_since or at
         return self._seen(up=False, looks=GONE_AFTER, at=at, reason=reason)
 
     def _seen(self, *, up: bool, looks: int, at: datetime, reason: str) -> bool:

@@ -45,6 +45,8 @@ class CwmError(Exception):
     """The injection that the refused value resembled. For the audit log only: callers do not see it."""
     audited: bool = False
     """Whether the audit log has the refusal, which is recorded once."""
+    retry_after_seconds: int | None = None
+    """After how many seconds a retry may succeed, at least 1; None if nobody knows."""
     recorded: int | None = None
     """Token count of the session after a turn that failed midway and was recorded all the same; None if it was not."""
 
@@ -317,10 +319,11 @@ class EngineTimeoutError(CwmError):
 
 
 class LimitError(CwmError):
-    """The caller exceeds a limit for now. ``retry_after_seconds`` is an integer of at least 1."""
+    """The caller exceeds a limit for now."""
 
     kind, retryable = ErrorKind.LIMITED, True
     error: ClassVar[str] = "Limit exceeded"
+    retry_after_seconds: int
 
     def __init__(self, message: str, *, retry_after: float, **context: Any) -> None:
         self.retry_after_seconds = max(1, math.ceil(retry_after))

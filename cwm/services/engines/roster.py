@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from cwm.domain.engine_health import EngineHealth
@@ -49,6 +50,10 @@ class EngineRoster:
     def is_there(self, engine: str) -> bool:
         """Whether an engine has answered a look and is not gone since."""
         return self._seen(engine).is_up and self._seen(engine).has_answered
+
+    def back_in(self, tenant: str, at: datetime) -> float:
+        """Seconds until an engine of a tenant is likely back; 0 if one is there."""
+        return min((self._seen(name).back_in(at) for name in self.names(tenant, any_state=True)), default=0.0)
 
     @property
     def is_one(self) -> bool:

@@ -64,11 +64,11 @@ _CODES_BY_KIND: Final[dict[ErrorKind, str]] = {
 }
 _OVERLOADED: Final = 529
 _NO_ROOM: Final = 507
-# Clients of OpenAI and Anthropic send a request again after a 5xx, unless this says no.
-_NOT_AGAIN: Final = (b"x-should-retry", b"false")
+# Beyond it the SDKs of OpenAI and Anthropic, and Codex, ask again after a second.
+_MOST_RETRY_AFTER_SECONDS: Final = 60
+AGAIN: Final = b"x-should-retry"
 
 _log = structlog.get_logger("cwm.http")
-_RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
 def log_detail(error: CwmError) -> None:
@@ -139,8 +139,13 @@ def is_anthropic(path: str) -> bool:
 
 
 def error_headers(error: CwmError) -> list[tuple[bytes, bytes]]:
-    if isinstance(error, LimitError):
-        return [(b"retry-after", b"%d" % error.retry_after_seconds)]
-    if isinstance(error, StorageQuotaExceededError):
-        return [_NOT_AGAIN]
-    return [_RETRY_AFTER] if error.kind is ErrorKind.UNAVAILABLE else []
+    """Whether to send the request again, which the SDKs of OpenAI and Anthropic obey, and after how many seconds.
+
+    They wait a minute at most; where a retry makes sense later only, they are not to wait at all.
+    """
+    seconds = error.retry_after_seconds or (1 if error.kind is ErrorKind.UNAVAILABLE else None)
+    again = error.retryable and (seconds or 0) <= _MOST_RETRY_AFTER_SECONDS
+    headers = [(AGAIN, b"true" if again else b"false")]
+    if error.retryable and seconds is not None:
+        headers.append((b"retry-after", b"%d" % min(seconds, _MOST_RETRY_AFTER_SECONDS)))
+    return headers

@@ -50,7 +50,13 @@ _ALLOWED_HEADERS: Final = (
     "tracestate",
     "x-api-key",
 )
-_EXPOSED_HEADERS: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
+_EXPOSED_HEADERS: Final = (
+    "mcp-session-id",
+    "cwm-session-id",
+    "www-authenticate",
+    "retry-after",
+    "x-should-retry",
+)
 _RAW_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
 _HOST: Final = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<v6>[0-9a-f:.]+)\])(?::\d{1,5})?")
 _MISDIRECTED: Final = 421

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.errors import CwmError, EngineConnectionError, InvalidParameterError
 from cwm.ports.identity import Identity
 from cwm.services.access.limits import Limits
 from cwm.services.audit.journal import Journal
+from cwm.services.engines.roster import EngineRoster
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.counted import counted
 from cwm.transport.http.envelope import SESSION_HEADER, ClientLeftError, headers_of, send_error
@@ -34,6 +36,7 @@ class Endpoint:
     identity: Identity
     limits: Limits
     journal: Journal
+    engines: EngineRoster
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -53,9 +56,16 @@ class Endpoint:
             if (arrival := scope.get(ARRIVAL)) is not None:
                 arrival.error = error.code
             await self._note(scope, error)
+            if isinstance(error, EngineConnectionError):
+                error.retry_after_seconds = self._back_in(scope)
             await send_error(send, path, error)
         except ClientLeftError:
             return
+
+    def _back_in(self, scope: Scope) -> int:
+        principal = scope.get(PRINCIPAL)
+        seconds = self.engines.back_in(principal.tenant if principal else "", self.journal.clock.now())
+        return max(1, math.ceil(seconds))
 
     async def _note(self, scope: Scope, error: CwmError) -> None:
         if (principal := scope.get(PRINCIPAL)) is not None:

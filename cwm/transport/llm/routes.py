@@ -25,7 +25,11 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     The last route refuses all other paths.
     """
     turn, models = TurnEndpoint(pass_through), ModelsEndpoint(pass_through)
-    limits = pass_through.limits
+
+    def endpoint(methods: str, serve: Serve, path: str) -> Endpoint:
+        limits, journal, engines = pass_through.limits, pass_through.journal, pass_through.directory
+        return Endpoint(methods, serve, path, identity, limits, journal, engines)
+
     responses = pass_through.responses
     conversations = responses.conversations
     conversation, one_model = "/v1/conversations/{conversation}", "/v1/models/{model:path}"
@@ -48,10 +52,10 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
     return [
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
         *(
-            Route(path + end, Endpoint(methods, serve, path, identity, limits, pass_through.journal))
+            Route(path + end, endpoint(methods, serve, path))
             for methods, path, serve in endpoints
             for end in ("", "/")
         ),
-        Route(one_model, Endpoint("GET", models, one_model, identity, limits, pass_through.journal)),
+        Route(one_model, endpoint("GET", models, one_model)),
         Route("/v1/{rest:path}", Unknown()),
     ]

@@ -44,6 +44,7 @@ async def test_a_stranger_is_refused_on_every_route_but_the_open_ones(running: R
             assert answer.status_code == 401, path
             assert answer.headers["www-authenticate"].startswith("Bearer "), path
             assert answer.headers["cache-control"] == "no-store", path
+            assert answer.headers["x-should-retry"] == "false", path
         assert (await client.get("/healthz")).json() == {"status": "healthy"}
 
 

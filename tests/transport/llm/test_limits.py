@@ -49,7 +49,9 @@ def refused(answer: httpx2.Response, code: str) -> dict[str, Any]:
     assert told["error"]["code"] == code
     assert told["error"]["type"] == "rate_limit_error"
     assert told["error"]["retryable"] is True
-    assert int(answer.headers["retry-after"]) == told["retry_after_seconds"] >= 1
+    assert int(answer.headers["retry-after"]) == min(60, told["retry_after_seconds"]) >= 1
+    is_soon = told["retry_after_seconds"] <= 60
+    assert answer.headers["x-should-retry"] == ("true" if is_soon else "false")
     assert told["error"]["context"]["retry_after_seconds"] == told["retry_after_seconds"]
     return told
 
