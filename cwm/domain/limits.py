@@ -101,10 +101,13 @@ class LimitRules:
     ) -> Iterator[Bucket]:
         """The buckets that a request counts against, the narrowest first.
 
-        ``own`` are the rates of its tool, ``cost`` the number of requests that it counts as.
+        ``own`` are the rates of its tool, ``cost`` the number of requests that it counts as. Where ``session`` is None nobody knows
+        which requests belong together: they count as one session where the tool's own rates ask for it, else as the principal's alone.
         """
         for level in Level:
             own_rates = own.of(level)
+            if level is Level.SESSION and session is None and own_rates is None:
+                continue
             general: tuple[Rate, ...] = getattr(self, level.value)
             rates, counted_tool = (general, None) if own_rates is None else (own_rates, tool)
             if rates:

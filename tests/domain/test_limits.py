@@ -70,6 +70,13 @@ def test_whatever_names_are_made_of_no_two_share_a_session_or_a_tool(who: set[tu
     assert all(key(*one) != key(*other) for one, other in combinations(who, 2))
 
 
+def test_requests_of_which_nobody_knows_the_session_have_no_sessions_limit_but_a_tools_own() -> None:
+    assert [bucket.level for bucket in RULES.buckets(ANN, None, None)] == [Level.PRINCIPAL, Level.TENANT]
+    own = ToolRates(session=(MINUTE,))
+    levels = [bucket.level for bucket in RULES.buckets(ANN, None, "web_search", own)]
+    assert levels == [Level.SESSION, Level.PRINCIPAL, Level.TENANT]
+
+
 def test_tenants_share_no_count_and_principals_of_one_share_its_own() -> None:
     def keys(principal: Principal) -> dict[Level, str]:
         return {bucket.level: bucket.key for bucket in RULES.buckets(principal, None, None)}
