@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_AGENT: Final = "agent"
+
 app = typer.Typer(
     no_args_is_help=True,
     help="Create, list and revoke API keys, in the gateway's database (CWM_DATABASE_URL or CWM_DB_PATH). "
@@ -50,7 +52,8 @@ def create(
         list[str],
         typer.Option(
             "--scope",
-            help="What the key may do, such as windows:read, context:* or admin; repeat for several.",
+            help="What the key may do: agent for all that a coding agent needs, or single scopes, such as windows:read, "
+            "context:* or admin; repeat for several.",
             metavar="SCOPE",
         ),
     ],
@@ -140,14 +143,16 @@ def _with_keys(tenant: str | None, work: Callable[[MachineKeys, str], Awaitable[
 
 
 def _scopes(names: list[str]) -> frozenset[AccessScope]:
-    from cwm.domain.access import AccessScope, granted
+    from cwm.domain.access import OF_AN_AGENT, AccessScope, granted
 
+    if _AGENT in names:
+        return OF_AN_AGENT | _scopes([name for name in names if name != _AGENT])
     for name in names:
         if not granted([name]):
             scopes = ", ".join(AccessScope)
             fail(
                 "CWM-1003",
-                f"There is no scope {name[:64]}; the scopes are {scopes}, and <noun>:* for all scopes of a noun.",
+                f"There is no scope {name[:64]}; the scopes are {scopes}, <noun>:* for all scopes of a noun, and agent for all that an agent needs.",
                 USAGE,
             )
     return granted(names)

@@ -32,6 +32,14 @@ def test_a_key_is_shown_once_and_listed_without_what_it_proves(tmp_path: Path) -
     assert "There are no keys." in cwm(tmp_path, "keys", "list", "--tenant", "other").stdout
 
 
+def test_a_key_for_an_agent_has_all_that_an_agent_needs(tmp_path: Path) -> None:
+    assert cwm(tmp_path, "keys", "create", "coder", "--scope", "agent").returncode == 0
+    (key,) = json.loads(cwm(tmp_path, "keys", "list", "--json").stdout)["keys"]
+    assert key["scopes"] == [
+        "windows:read", "windows:write", "sessions:write", "context:read", "context:write", "tools:call"
+    ]  # fmt: skip
+
+
 def test_what_makes_no_key_is_one_sentence(tmp_path: Path) -> None:
     assert "windows:red" in refused(
         cwm(tmp_path, "keys", "create", "ci", "--scope", "windows:red"), "CWM-1003", 2
