@@ -126,14 +126,18 @@ class TurnRequest(Protocol):
     def template_options(self) -> Mapping[str, Any]:
         """The fields of a chat that its template reads, besides the messages."""
 
-    def addressed_to(self, model: str, max_model_len: int) -> TurnRequest:
+    def addressed_to(self, model: str, max_model_len: int, switches: Collection[str] = ()) -> TurnRequest:
         """The same request to the served ``model``; its answer names the model as this request did.
 
-        It asks for at most ``max_model_len`` tokens.
+        It asks for at most ``max_model_len`` tokens. What foreign fields say of thoughts is said by the template's ``switches``.
         """
 
     def repaired(self, repairs: Collection[Repair]) -> TurnRequest:
         """The same request with these repairs, where they change something; else its bytes stay. CWM-1003 for one that is nested too deeply."""
+
+    @property
+    def dropped(self) -> Sequence[str]:
+        """The fields that nobody knows, which the engine does not get."""
 
     @property
     def repairs(self) -> Sequence[Repair]:

@@ -44,7 +44,7 @@ class Turns(Group):
 
     passed_fields: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
         (),
-        description="Request fields and headers that pass to vLLM although CWM refuses them by default, comma-separated: fields "
+        description="Request fields and headers that pass to vLLM although CWM drops or refuses them by default, comma-separated: fields "
         "that it does not know, `priority`, `ec_transfer_params`, `vllm_xargs`, `x-data-parallel-rank`, `x-vllm-priority`.",
     )
     private_media: bool = Field(

@@ -256,6 +256,10 @@ class EngineDirectory(EngineRoster):
         known = (each for each in self._known.values() if engine in {"", each.engine})
         return next((each.no_reuse for each in known if each.no_reuse), "")
 
+    def switches(self, identity: EngineIdentity) -> frozenset[str]:
+        """The variables for thoughts that the template of a model reads."""
+        return self._probe.switches(identity)
+
     def survives_aborts(self, identity: EngineIdentity) -> bool:
         """Whether the engine has CWM's connector, so that a request may be aborted while its KV is being loaded."""
         return self._probe.survives_aborts(identity)

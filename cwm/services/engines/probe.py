@@ -13,6 +13,7 @@ from cwm.domain.engine import EngineIdentity, deployment_by_name
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.pooling import POOLING_PATHS, does_not_generate
 from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.thinking import switches_of
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
 
@@ -40,6 +41,8 @@ class Probe:
     _pooled: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """Models that were asked to generate and do not, by the names of engine and model: the paths of their engine's API."""
     _facts: dict[str, KvTierFacts] = field(default_factory=dict)
+    _switches: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By the digests of templates."""
 
     async def identity(self, name: str, served: ServedModel, deployment: Callable[[], str]) -> EngineIdentity:
         """The identity of a model on an engine; ``deployment`` is asked after the probe, for an engine that reports no digest.
@@ -62,6 +65,8 @@ class Probe:
         weights, fingerprint = await self._weights(engine, answer, facts), answer.fingerprint or ""
         if not answer.weights and (deployment_name := deployment()):
             weights = fingerprint = deployment_by_name(deployment_name)
+        template = await engine.chat_template(served.id)
+        self._switches[_text_digest(template)] = switches_of(template)
         return EngineIdentity(
             model=served.id,
             root=served.root,
@@ -78,7 +83,7 @@ class Probe:
             tokenizer_digest=digest(
                 await engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
             )[:_DIGEST_CHARS],
-            template_digest=_text_digest(await engine.chat_template(served.id)),
+            template_digest=_text_digest(template),
             adapter=served.adapter,
             engine=name,
             no_reuse=answer.no_reuse if facts else "",
@@ -104,6 +109,10 @@ class Probe:
         if weights or facts is None:
             return weights
         return f"{_START}{await engine.started() or uuid4().hex}"
+
+    def switches(self, identity: EngineIdentity) -> frozenset[str]:
+        """The variables for thoughts that the template of a model reads."""
+        return self._switches.get(identity.template_digest, frozenset())
 
     def survives_aborts(self, identity: EngineIdentity) -> bool:
         """Whether the engine has CWM's connector, so that a request may be aborted while its KV is being loaded."""

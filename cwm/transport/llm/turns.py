@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -28,9 +30,12 @@ from cwm.transport.http.envelope import (
     send_whole,
     target_of,
 )
-from cwm.transport.http.errors import error_event
+from cwm.transport.http.errors import AGAIN, error_event
 from cwm.transport.http.request_keys import PRINCIPAL
 
+# With these an engine refuses what it may take later.
+_LATER: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
+_MOST_NAMES, _NAME_CHARS = 16, 64
 # The SDKs of OpenAI and Anthropic count in it.
 _RETRIES: Final = "x-stainless-retry-count"
 # Up to here an answer in one piece is sent whole, with its length.
@@ -86,6 +91,8 @@ def _captured(value: str | None) -> bool:
 
 async def _send(send: Send, path: str, answer: EngineAnswer) -> None:
     headers = returned(answer.headers) + turn_headers(answer)
+    if answer.status >= HTTPStatus.BAD_REQUEST and all(name.lower() != AGAIN for name, _ in headers):
+        headers.append((AGAIN, b"true" if answer.status in _LATER else b"false"))
     if not answer.streamed:
         await _send_body(send, answer, headers)
         return
@@ -99,12 +106,14 @@ async def _send(send: Send, path: str, answer: EngineAnswer) -> None:
 
 
 def turn_headers(answer: EngineAnswer) -> list[tuple[bytes, bytes]]:
-    """What CWM has to say: the cap of the answer, the repairs of the request, the session and turn that were recorded, whether without the answer's ids, and where the request left what was recorded."""
+    """What CWM has to say: the cap of the answer, the repairs of the request, the fields that it left out, the session and turn that were recorded, whether without the answer's ids, and where the request left what was recorded."""
     headers = []
     if answer.capped is not None:
         headers.append((b"CWM-Max-Tokens", b"%d" % answer.capped))
     if answer.repairs:
         headers.append((b"CWM-Repaired", ", ".join(answer.repairs).encode()))
+    if answer.dropped:
+        headers.append((b"CWM-Dropped", _names(answer.dropped)))
     if answer.session_id is not None:
         headers.append((b"CWM-Session-Id", answer.session_id.encode()))
     if answer.turn_id is not None:
@@ -117,6 +126,13 @@ def turn_headers(answer: EngineAnswer) -> list[tuple[bytes, bytes]]:
         place = f"{diverged.message}{role}; cause={diverged.cause}{habit}"
         headers.append((b"CWM-Diverged-At", place.encode()))
     return headers
+
+
+def _names(fields: Sequence[str]) -> bytes:
+    """The first names in a list, each without what a header cannot have, and how many more there are."""
+    names = [re.sub(r"[^\w.-]", "?", name[:_NAME_CHARS], flags=re.ASCII) for name in fields[:_MOST_NAMES]]
+    more = [f"and {len(fields) - _MOST_NAMES} more"] if len(fields) > _MOST_NAMES else []
+    return ", ".join([*names, *more]).encode()
 
 
 async def _send_body(send: Send, answer: EngineAnswer, headers: list[tuple[bytes, bytes]]) -> None:

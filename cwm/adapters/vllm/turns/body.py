@@ -16,9 +16,13 @@ from cwm.domain.habits import Repair
 from cwm.domain.prefix import TokenIds
 from cwm.domain.response import Item, ResponseAsk
 from cwm.domain.showable import loaded
+from cwm.domain.thinking import FIELDS as THOUGHTS
+from cwm.domain.thinking import ThinkingWish, wish_of
 from cwm.ports.turn_wire import Resume, TurnAnswer
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+_OPTIONS: Final = "chat_template_kwargs"
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class RequestBody:
     """What requests of all protocols have in common.
 
     ``served`` is the model's name in the engine, where the client uses another; ``capped`` how many tokens an answer may
-    have, where the client asked for more than the model takes. ``repairs`` are those that changed it.
+    have, where the client asked for more than the model takes. ``repairs`` are those that changed it. ``dropped`` are the fields
+    that nobody knows; ``wish`` is what they say of thoughts, until the model is known.
     """
 
     fields: dict[str, Any]
@@ -37,6 +42,8 @@ class RequestBody:
     served: str | None = None
     capped: int | None = None
     repairs: tuple[Repair, ...] = ()
+    dropped: tuple[str, ...] = ()
+    wish: ThinkingWish | None = None
 
     ANSWER_LIMITS: ClassVar[tuple[str, ...]] = ()
     """The fields that say how many tokens the answer may have."""
@@ -47,6 +54,11 @@ class RequestBody:
         return model if isinstance(model, str) else None
 
     @property
+    def is_chat(self) -> bool:
+        """Whether a template renders it."""
+        return True
+
+    @property
     def streamed(self) -> bool:
         return bool(self.fields.get("stream"))
 
@@ -54,18 +66,41 @@ class RequestBody:
         changes = repaired(self.fields, repairs)
         if not changes:
             return self
-        fields = {**self.fields, **{name: new for each in changes.values() for name, new in each.items()}}
+        new = {name: new for each in changes.values() for name, new in each.items()}
+        return replace(self._with({**self.fields, **new}), repairs=tuple(changes))
+
+    def without(self, names: Collection[str]) -> Self:
+        """The same request without these fields, which it says that it dropped unless they are empty."""
+        if not names:
+            return self
+        foreign = {name: self.fields[name] for name in names}
+        fields = {name: value for name, value in self.fields.items() if name not in foreign}
+        dropped = tuple(sorted(name for name, value in foreign.items() if value not in _EMPTY))
+        wish = wish_of(foreign) if self.is_chat else None
+        return replace(self._with(fields), dropped=dropped, wish=wish)
+
+    def addressed_to(self, model: str, max_model_len: int, switches: Collection[str] = ()) -> Self:
+        """VLLM refuses to generate more than ``max_model_len`` tokens; it takes care of the prompt's length itself."""
+        served = None if self.model in {None, model} else model
+        over = [name for name in self.ANSWER_LIMITS if _is_over(self.fields.get(name), max_model_len)]
+        request = replace(self, served=served, capped=max_model_len if over else None)
+        options = {} if self.wish is None else self.wish.options(switches)
+        return request._told(options) if options else request  # noqa: SLF001 - another of its kind
+
+    def _told(self, options: Mapping[str, Any]) -> Self:
+        """The same request with these variables for its template, behind the client's own."""
+        own = self.fields.get(_OPTIONS)
+        fields = {**self.fields, _OPTIONS: {**options, **(own if isinstance(own, dict) else {})}}
+        dropped = tuple(name for name in self.dropped if name not in THOUGHTS)
+        return replace(self._with(fields), dropped=dropped, wish=None)
+
+    def _with(self, fields: dict[str, Any]) -> Self:
+        """CWM-1003 for fields that are nested too deeply."""
         try:
             raw = json.dumps(fields, separators=(",", ":")).encode()
         except RecursionError as error:
             raise InvalidParameterError("The request is nested too deeply.", field="body") from error
-        return replace(self, fields=fields, raw=raw, repairs=tuple(changes))
-
-    def addressed_to(self, model: str, max_model_len: int) -> Self:
-        """VLLM refuses to generate more than ``max_model_len`` tokens; it takes care of the prompt's length itself."""
-        served = None if self.model in {None, model} else model
-        over = [name for name in self.ANSWER_LIMITS if _is_over(self.fields.get(name), max_model_len)]
-        return replace(self, served=served, capped=max_model_len if over else None)
+        return replace(self, fields=fields, raw=raw)
 
     @property
     def resumable(self) -> bool:

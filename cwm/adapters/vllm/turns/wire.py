@@ -1,8 +1,8 @@
-"""Reads requests of every protocol that vLLM serves, and refuses what is not a caller's to set."""
+"""Reads requests of every protocol that vLLM serves: refuses what is not a caller's to set and what vLLM would leave undone, and drops what nobody knows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -31,7 +31,6 @@ _ROUTING_HEADERS: Final = ("x-data-parallel-", "x-vllm-")
 _IGNORED: Final = frozenset(
     {
         "metadata",
-        "modalities",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
@@ -45,6 +44,13 @@ _IGNORED: Final = frozenset(
 )
 
 
+# Values of such fields that ask for what vLLM does anyway.
+_USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "function_call": ("auto", "none"),
+    "modalities": (["text"],),
+    "best_of": (1,),
+}
+
 _Request: TypeAlias = OpenAiRequest | MessagesRequest | ResponsesRequest
 
 
@@ -52,29 +58,41 @@ _Request: TypeAlias = OpenAiRequest | MessagesRequest | ResponsesRequest
 class _Protocol:
     """The fields that a request may have, what reads it, and the fields of vLLM that only the gateway sets.
 
-    ``unknown``: how its API words that a field is not known.
+    ``undone``: the API's own fields that ask for more than vLLM does, and how the API words that they are not taken.
     """
 
     known: frozenset[str]
     request: Callable[..., _Request]
     ours: tuple[str, ...] = _OURS
-    unknown: str = ""
+    undone: frozenset[str] = frozenset()
+    wording: str = ""
 
 
 _MESSAGES: Final = _Protocol(
     request_fields.MESSAGES | UNHEEDED | UNSERVED,
     MessagesRequest,
-    unknown="{name}: Extra inputs are not permitted. ",
+    wording="{name}: Extra inputs are not permitted. ",
 )
 _PROTOCOLS: Final[Mapping[str, _Protocol]] = {
-    "/v1/chat/completions": _Protocol(request_fields.CHAT | _IGNORED, partial(OpenAiRequest, operation=CHAT)),
+    "/v1/chat/completions": _Protocol(
+        request_fields.CHAT | _IGNORED,
+        partial(OpenAiRequest, operation=CHAT),
+        undone=frozenset(
+            {"audio", "function_call", "functions", "modalities", "moderation", "web_search_options"}
+        ),
+    ),
     "/v1/completions": _Protocol(
-        request_fields.COMPLETIONS | _IGNORED, partial(OpenAiRequest, operation=COMPLETION)
+        request_fields.COMPLETIONS | _IGNORED,
+        partial(OpenAiRequest, operation=COMPLETION),
+        undone=frozenset({"best_of"}),
     ),
     "/v1/messages": _MESSAGES,
     "/v1/messages/count_tokens": replace(_MESSAGES, request=CountRequest),
     "/v1/responses": _Protocol(
-        request_fields.RESPONSES | _IGNORED | responses.IGNORED, ResponsesRequest, (*_OURS, *responses.OURS)
+        request_fields.RESPONSES | _IGNORED | responses.IGNORED,
+        ResponsesRequest,
+        (*_OURS, *responses.OURS),
+        frozenset({"access_programs", "background_options", "context_management", "image", "moderation"}),
     ),
 }
 _NONE: Final = _Protocol(frozenset(), OpenAiRequest)
@@ -105,26 +123,38 @@ class VllmWire:
         for name in protocol.ours:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
-        self._require_known(fields, protocol, headers)
+        foreign = fields.keys() - ((protocol.known - self.guarded) | self.passed)
+        self._require_served(fields, foreign, protocol, headers)
         request = protocol.request(fields, body, self.max_answer_bytes, self.media, self.prompts)
+        request = request.without(foreign)
         request.require_constraints(self.schemas)
         request.require_sequences(self.sequences)
         return request
 
-    def _require_known(
-        self, fields: Mapping[str, Any], protocol: _Protocol, headers: Mapping[str, str]
+    def _require_served(
+        self,
+        fields: Mapping[str, Any],
+        foreign: Set[str],
+        protocol: _Protocol,
+        headers: Mapping[str, str],
     ) -> None:
-        """Nothing that a caller sends is dropped, and nothing passes that the gateway does not know."""
-        allowed_names = (protocol.known - self.guarded) | self.passed
-        foreign_names = sorted(fields.keys() - allowed_names)
-        foreign_names += [
-            name for name in headers if name.startswith(_ROUTING_HEADERS) and name not in self.passed
-        ]
-        if foreign_names:
-            name = foreign_names[0]
-            why = "is for the operator to set" if name in _GUARDED or name in headers else "is not known"
+        """CWM-1003 for what is the operator's to set, and for what the API has and vLLM would leave undone."""
+        guarded = [name for name in sorted(foreign) if name in _GUARDED and not _is_empty(fields[name])]
+        guarded += [name for name in headers if name.startswith(_ROUTING_HEADERS) and name not in self.passed]
+        undone = [name for name in sorted(foreign & protocol.undone) if not _asks_nothing(name, fields[name])]
+        for name in (*guarded, *undone):
+            why = "is not done by this server" if name in protocol.undone else "is for the operator to set"
             raise InvalidParameterError(
-                f"{protocol.unknown.format(name=name[:128])}'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",
+                f"{protocol.wording.format(name=name[:128])}'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",
                 field=name[:128],
                 setting=_PASSED,
             )
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a field asks for nothing."""
+    return value is None or value in ("", [], {})
+
+
+def _asks_nothing(name: str, value: Any) -> bool:
+    return _is_empty(value) or value in _USUAL.get(name, ())

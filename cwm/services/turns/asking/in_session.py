@@ -37,7 +37,7 @@ class InSession:
         """What is sent of a request of ``size`` bytes. The engine counts it as its work until ``work`` is closed. CWM-1003, 3002, 3008, 4001, 4003, 5001, 5002."""
         directory = self.place.directory
         identity = await self.place(session, work)
-        request = request.addressed_to(identity.model, identity.max_model_len)
+        request = request.addressed_to(identity.model, identity.max_model_len, directory.switches(identity))
         prompt = await self.prompt(request, destination, session, identity.engine)
         identity.require_room(request.prompt_tokens if prompt is None else len(prompt))
         await self.special_tokens.note(principal, session, request, size, identity.engine)

@@ -32,7 +32,9 @@ class WithoutSession:
             identity = await directory.identity(None, tenant=principal.tenant)
         else:
             identity = await self.place.anywhere(identity.model, principal.tenant, work)
-            request = request.addressed_to(identity.model, identity.max_model_len)
+            request = request.addressed_to(
+                identity.model, identity.max_model_len, directory.switches(identity)
+            )
         identity.require_room(request.prompt_tokens)
         scope = await self.open_session.scope_of_none(principal)
         salt = directory.salt(principal.tenant, scope, identity)
@@ -53,7 +55,9 @@ class WithoutSession:
         directory = self.directory
         engine = directory.engine
         if (identity := await directory.served(request.model, principal.tenant)) is not None:
-            request = request.addressed_to(identity.model, identity.max_model_len)
+            request = request.addressed_to(
+                identity.model, identity.max_model_len, directory.switches(identity)
+            )
         elif not directory.is_one:
             # The first of all engines may be another tenant's.
             identity = await directory.identity(None, tenant=principal.tenant)

@@ -62,8 +62,7 @@ class EngineAnswer:
 
     ``session_id`` and ``turn_id``: of a turn that is recorded; ``diverged``: where it leaves what was recorded.
     ``capped``: how many tokens the answer may have, where the client allowed more than the model takes. ``repairs``
-    changed the request. ``prompt_only``:
-    the engine does not tell the ids of its answer, so the turn has those of its prompt alone.
+    changed the request, from which the fields in ``dropped`` were left out. ``prompt_only``: the engine does not tell the ids of its answer, so the turn has those of its prompt alone.
     """
 
     status: int
@@ -73,6 +72,7 @@ class EngineAnswer:
     turn: RunningTurn | None
     capped: int | None
     repairs: Sequence[Repair]
+    dropped: Sequence[str]
     prompt_only: bool
     _exchange: Exchange
 
@@ -263,6 +263,7 @@ class PassThrough:
             outbound.turn,
             outbound.request.capped,
             outbound.request.repairs,
+            outbound.request.dropped,
             outbound.turn is not None and _hides_ids(outbound, head),
             exchange,
         )

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from anthropic.types import message_create_params as messages
+from anthropic.types.beta import message_create_params as beta_messages
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import completion_create_params as completions
+from openai.types.chat import completion_create_params as chat
+from openai.types.responses import response_create_params as responses
 
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turns.request_fields import CHAT as CHAT_FIELDS
@@ -89,16 +95,83 @@ def test_other_extra_arguments_pass_where_a_setting_says_so(xargs: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize(
-    "name", ["made_up", "guided_json", "priority", "ec_transfer_params", "vllm_xargs", "functions", "", "n "]
-)
-def test_a_field_that_is_not_known_or_is_the_operators_is_refused_by_name(path: str, name: str) -> None:
-    body = json.dumps({name: None}).encode()
+@pytest.mark.parametrize("name", ["priority", "ec_transfer_params", "vllm_xargs"])
+def test_a_field_that_is_the_operators_is_refused_by_name(path: str, name: str) -> None:
+    body = json.dumps({name: 1}).encode()
     with pytest.raises(InvalidParameterError, match=f"'{name}'.*CWM_PASSED_FIELDS") as refused:
         WIRE.read(path, body)
     assert refused.value.context == {"field": name, "setting": "CWM_PASSED_FIELDS"}
     wire = VllmWire(passed=frozenset({name}))
     assert name in json.loads(wire.read(path, body).body("s", weights="", recorded=False))
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("name", ["made_up", "search_parameters", "kv_hints", "", "n "])
+def test_a_field_that_nobody_knows_is_dropped_and_named(path: str, name: str) -> None:
+    body = json.dumps({name: {"any": "thing"}, "n": 1}).encode()
+    request = WIRE.read(path, body)
+    assert request.dropped == (name,)
+    assert json.loads(request.body("s", weights="", recorded=False)) == {"n": 1, "cache_salt": "s"}
+    wire = VllmWire(passed=frozenset({name}))
+    assert name in json.loads(wire.read(path, body).body("s", weights="", recorded=False))
+
+
+@pytest.mark.parametrize("name", ["made_up", "functions", "audio", "priority", "thinking", "vllm_xargs"])
+@pytest.mark.parametrize("value", [None, [], {}, ""])
+def test_an_empty_field_of_any_name_asks_for_nothing(name: str, value: Any) -> None:
+    request = WIRE.read(CHAT, json.dumps({name: value}).encode())
+    assert request.dropped == ()
+    assert json.loads(request.body("s", weights="", recorded=False)) == {"cache_salt": "s"}
+
+
+DOCUMENTED = [
+    (CHAT, chat.CompletionCreateParamsBase),
+    (COMPLETIONS, completions.CompletionCreateParamsBase),
+    ("/v1/responses", responses.ResponseCreateParamsBase),
+    ("/v1/messages", messages.MessageCreateParamsBase),
+    ("/v1/messages", beta_messages.MessageCreateParamsBase),
+]
+
+
+@pytest.mark.parametrize(("path", "parameters"), DOCUMENTED)
+def test_what_an_api_documents_is_served_or_refused_and_never_dropped(path: str, parameters: type) -> None:
+    # The header of that name, which Anthropic's SDK takes as a parameter.
+    for name in parameters.__annotations__.keys() - {"betas"}:
+        with suppress(InvalidParameterError):
+            assert WIRE.read(path, json.dumps({name: {"some": "thing"}}).encode()).dropped == ()
+
+
+def test_what_asks_for_what_vllm_does_anyway_passes() -> None:
+    usual = {"function_call": "auto", "modalities": ["text"]}
+    assert WIRE.read(CHAT, json.dumps(usual).encode()).messages() == ()
+    with pytest.raises(InvalidParameterError, match="'modalities' is not done by this server"):
+        WIRE.read(CHAT, b'{"modalities": ["text", "audio"]}')
+
+
+@pytest.mark.parametrize(
+    ("fields", "switches", "options"),
+    [
+        ({"enable_thinking": False}, {"enable_thinking"}, {"enable_thinking": False}),
+        ({"thinking": {"type": "disabled"}}, {"thinking"}, {"thinking": False}),
+        ({"thinking": {"type": "enabled"}}, {"enable_thinking", "thinking"}, {"enable_thinking": True, "thinking": True}),
+        ({"reasoning": {"effort": "none"}}, {"enable_thinking"}, {"enable_thinking": False}),
+        ({"reasoning": {"effort": "low"}}, {"reasoning_effort"}, {"reasoning_effort": "low"}),
+        ({"reasoning": {"enabled": True}}, {"thinking"}, {"thinking": True}),
+    ],
+)  # fmt: skip
+def test_what_other_servers_clients_say_of_thoughts_is_said_by_the_templates_switch(
+    fields: dict[str, Any], switches: set[str], options: dict[str, Any]
+) -> None:
+    read = WIRE.read(CHAT, json.dumps(fields).encode())
+    request = read.addressed_to("m", 100, switches)
+    sent = json.loads(request.body("s", weights="", recorded=False))
+    assert sent == {"chat_template_kwargs": options, "cache_salt": "s"}
+    assert (request.dropped, request.template_options()) == ((), {"chat_template_kwargs": options})
+    # Without a switch nothing can be said, and that is told.
+    assert read.addressed_to("m", 100).dropped == tuple(fields)
+    own = {**fields, "chat_template_kwargs": dict.fromkeys(options, "own")}
+    kept = WIRE.read(CHAT, json.dumps(own).encode()).addressed_to("m", 100, switches)
+    assert kept.template_options() == {"chat_template_kwargs": dict.fromkeys(options, "own")}
 
 
 def test_what_openais_clients_send_passes() -> None:
@@ -123,8 +196,7 @@ def test_what_openais_clients_send_passes() -> None:
         **fields,
         "cache_salt": "s",
     }
-    with pytest.raises(InvalidParameterError, match="'messages'"):
-        WIRE.read(COMPLETIONS, b'{"messages": []}')
+    assert WIRE.read(COMPLETIONS, b'{"messages": [{}]}').dropped == ("messages",)
 
 
 @pytest.mark.parametrize("name", ["x-data-parallel-rank", "x-vllm-priority", "x-vllm-anything-new"])

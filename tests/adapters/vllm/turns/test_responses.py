@@ -158,7 +158,7 @@ def test_what_the_gateway_sets_is_not_the_clients_to_set(name: str) -> None:
 @pytest.mark.parametrize("name", ["context_management", "moderation", "priority", "vllm_xargs"])
 def test_what_the_engine_would_not_do_is_refused(name: str) -> None:
     with pytest.raises(InvalidParameterError, match=name):
-        read(None, **{"input": "hi", name: {}})
+        read(None, **{"input": "hi", name: {"some": "thing"}})
 
 
 @pytest.mark.parametrize("given", [[1], ["hi"], [None, USER]])

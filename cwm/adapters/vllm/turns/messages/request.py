@@ -23,7 +23,9 @@ from cwm.domain.turn import Message, Profile
 from cwm.ports.turn_wire import TurnAnswer
 
 # Fields of Anthropic that clients send and vLLM ignores without a change of the answer.
-UNHEEDED: Final = frozenset({"cache_control", "diagnostics", "service_tier", "speed"})
+UNHEEDED: Final = frozenset(
+    {"cache_control", "diagnostics", "service_tier", "speed", "user_profile_id", "workspace_id"}
+)
 # Fields of Anthropic that ask for more than vLLM does. Empty they ask for nothing.
 UNSERVED: Final = frozenset(
     {
