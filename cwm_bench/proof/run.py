@@ -187,7 +187,10 @@ class Cells:
         others = [each for each in self.windows.values() if each is not window]
         chunk = case.chunk(len(window.mine.names))
         if case.planted is Planted.STALE:
-            source = (await self._with_another_beginning(window)).mine
+            other = await self._with_another_beginning(window)
+            source = other.mine
+            # Its KV would fill Valkey in the course of many cases.
+            await self._deleted(other.name)
         else:
             source = self.random.choice(others).mine
         value = faults.forged(case.planted, chunk, self.forger, window.mine, source)
@@ -277,9 +280,12 @@ class Cells:
         """A fresh window in place of one that was planted in, so that no case sees what another left."""
         window = self.windows[length]
         for name in {thawed_name, window.name}:
-            await self._settled(name)
-            await self.agent.tool("window_delete", window_name=name, delete_blocks=True, force=True)
+            await self._deleted(name)
         self.windows[length] = await self._frozen(self._text(length))
+
+    async def _deleted(self, name: str) -> None:
+        await self._settled(name)
+        await self.agent.tool("window_delete", window_name=name, delete_blocks=True, force=True)
 
     async def _settled(self, name: str) -> None:
         async with asyncio.timeout(_DURABLE_SECONDS):
