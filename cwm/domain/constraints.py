@@ -66,12 +66,10 @@ class SchemaLimits:
         for value in values:
             measure.value(value, 1, 1)
 
-    def require_tools(self, tools: Any, constrains: Callable[[Any], bool] = lambda _: False) -> None:
-        """The same for tool definitions: those that ``constrains`` picks are compiled together, as one of them is what an answer has to call."""
+    def require_tools(self, tools: Any, constrains: Callable[[Any], bool]) -> None:
+        """The same for the tool definitions that ``constrains`` picks: one of them is what an answer has to call. Of the others nothing is compiled."""
         each: list[Any] = tools if isinstance(tools, list) else [tools]
-        together = [tool for tool in each if constrains(tool)]
-        for values in (together, *([tool] for tool in each if not constrains(tool))):
-            self.require("tools", *values)
+        self.require("tools", *filter(constrains, each))
 
 
 @dataclass(slots=True)

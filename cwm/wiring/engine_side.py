@@ -162,7 +162,6 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         journal=journal,
         reuse=reuse,
         limits=base.limits,
-        schemas=turns_settings.schema_limits(),
     )
     store = Store(
         engine=engine,

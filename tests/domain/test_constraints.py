@@ -80,9 +80,9 @@ def test_ordinary_schemas_pass(schema: dict[str, Any]) -> None:
     LIMITS.require("response_format", schema)
 
 
-def test_tools_count_one_by_one_unless_an_answer_is_constrained_to_them() -> None:
+def test_tools_count_together_if_an_answer_is_constrained_to_them_else_not_at_all() -> None:
     tools = [{"function": {"name": f"t{number}", "parameters": of_strings(600)}} for number in range(2)]
-    LIMITS.require_tools(tools)
+    LIMITS.require_tools([{"function": {"name": "t", "parameters": of_strings(9_000)}}], lambda _: False)
     LIMITS.require_tools(tools, lambda tool: tool["function"]["name"] == "t0")
     with pytest.raises(InvalidParameterError, match="'tools'"):
         LIMITS.require_tools(tools, lambda _: True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -134,7 +135,7 @@ class VllmWire:
     def _require_served(
         self,
         fields: Mapping[str, Any],
-        foreign: Set[str],
+        foreign: AbstractSet[str],
         protocol: _Protocol,
         headers: Mapping[str, str],
     ) -> None:

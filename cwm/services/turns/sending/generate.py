@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cwm.background import BackgroundTasks
-from cwm.domain.constraints import SchemaLimits
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import (
     CwmError,
@@ -27,7 +26,7 @@ from cwm.ports.engine import Delta, Engine, Generation
 from cwm.ports.registry import Registry
 from cwm.services.access.limits import Limits
 from cwm.services.access.sight import session_of
-from cwm.services.aside import aside_of, outlasting
+from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.engines.placement import Place
@@ -113,7 +112,6 @@ class Generate:
     journal: Journal
     reuse: Reuse
     limits: Limits
-    schemas: SchemaLimits = field(default_factory=SchemaLimits)
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
@@ -131,8 +129,6 @@ class Generate:
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
             raise InvalidParameterError("Give either messages or text.", field="messages")
-        tools = turn.template_options.get("tools")
-        await aside_of(tools, lambda: self.schemas.require_tools(tools))
         caller = _Caller(on_text)
         try:
             return await outlasting(

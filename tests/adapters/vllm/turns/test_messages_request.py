@@ -248,7 +248,7 @@ def test_a_schema_that_takes_long_to_compile_is_refused(fields: dict[str, Any]) 
         ({"type": "auto"}, 1, False),
         ({"type": "tool", "name": "t1"}, 1, False),
         ({"type": "any"}, 0, True),
-        ({"type": "auto", "disable_parallel_tool_use": True}, 0, True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, 0, False),
     ],
 )
 def test_tools_count_together_where_an_answer_is_constrained_to_a_call_of_any_of_them(

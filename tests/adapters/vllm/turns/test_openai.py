@@ -217,7 +217,7 @@ async def test_media_at_a_private_address_is_refused_unless_a_setting_widens_it(
 
 
 BOMB = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a{1,100}){1,100}"}}}
-TOOL = {"type": "function", "function": {"name": "t", "parameters": BOMB}}
+STRICT = {"type": "function", "function": {"name": "t", "parameters": BOMB, "strict": True}}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ TOOL = {"type": "function", "function": {"name": "t", "parameters": BOMB}}
         ("structured_outputs", {"grammar": 'root ::= ("a"{1,100}){1,100}'}),
         ("structured_outputs", {"choice": ["x" * 1_000] * 200}),
         ("structured_outputs", {"structural_tag": json.dumps({"structures": [{"schema": BOMB}]})}),
-        ("tools", [TOOL]),
+        ("tools", [STRICT]),
     ],
 )
 def test_what_an_engine_would_compile_for_minutes_is_refused_in_every_field(field: str, value: Any) -> None:
@@ -242,7 +242,7 @@ def test_what_an_engine_would_compile_for_minutes_is_refused_in_every_field(fiel
 
 @pytest.mark.parametrize(
     ("strict", "constrained"),
-    [(False, {"tool_choice": "required"}), (False, {"parallel_tool_calls": False}), (True, {})],
+    [(False, {"tool_choice": "required"}), (True, {"parallel_tool_calls": False}), (True, {})],
 )
 def test_tools_that_constrain_an_answer_count_as_one_schema(
     constrained: dict[str, Any], *, strict: bool
@@ -253,6 +253,32 @@ def test_tools_that_constrain_an_answer_count_as_one_schema(
     tool["function"] = {"name": "t", "parameters": parameters, "strict": strict}
     with pytest.raises(InvalidParameterError, match="CWM_SCHEMA_PROPERTIES"):
         WIRE.read(CHAT, json.dumps({**constrained, "tools": [tool, tool]}).encode())
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"child": schema}}
+    return schema
+
+
+ORDINARY: dict[str, Any] = {
+    "a form": {f"f{number}": {"type": "string", "maxLength": 255} for number in range(60)},
+    "a pattern": {"url": {"type": "string", "pattern": "^https?://.{1,2048}$"}},
+    "deep": {"child": nested(40)},
+    "a bomb": {"bomb": BOMB},
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"parallel_tool_calls": False}, {"tool_choice": "none"}])
+@pytest.mark.parametrize("name", ORDINARY)
+def test_tools_of_which_the_engine_compiles_nothing_pass(name: str, more: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": ORDINARY[name]}
+    tools = [
+        {"type": "function", "function": {"name": f"t{number}", "parameters": parameters}}
+        for number in range(100)
+    ]
+    assert WIRE.read(CHAT, json.dumps({"tools": tools, **more}).encode()).sequences == 1
 
 
 @pytest.mark.parametrize(

@@ -216,11 +216,11 @@ def _later_tools(messages: Any) -> Iterator[dict[str, Any]]:
 
 
 def _constraining(choice: Any) -> Callable[[dict[str, Any]], bool]:
-    """Picks the tools that vLLM compiles together, so that an answer is a valid call of one."""
+    """Picks the tools whose arguments vLLM compiles, together, so that an answer is a valid call of one."""
     if isinstance(choice, dict):
         if choice.get("type") == "tool" and (name := choice.get("name")):
             return lambda tool: tool.get("name") == name
-        if choice.get("type") in _FORCED or choice.get("disable_parallel_tool_use"):
+        if choice.get("type") in _FORCED:
             return lambda _: True
     return lambda tool: tool.get("strict") is True
 

@@ -229,11 +229,11 @@ def _constrained_to_tools(fields: dict[str, Any]) -> bool:
 
 
 def _constraining(fields: dict[str, Any]) -> Callable[[Any], bool]:
-    """Picks the tools that vLLM compiles together, so that an answer is a valid call of one."""
+    """Picks the tools whose arguments vLLM compiles, together, so that an answer is a valid call of one."""
     choice = fields.get("tool_choice")
     if name := _function_of(choice).get("name"):
         return lambda tool: _function_of(tool).get("name") == name
-    if choice not in _FREE_CHOICES or fields.get("parallel_tool_calls") is False:
+    if choice not in _FREE_CHOICES:
         return lambda _: True
     return lambda tool: _function_of(tool).get("strict") is True
 

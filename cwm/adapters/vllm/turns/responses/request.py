@@ -185,11 +185,11 @@ class ResponsesRequest(RequestBody):
 
 
 def _constraining(fields: dict[str, Any]) -> Callable[[Any], bool]:
-    """Picks the tools and namespaces that vLLM compiles together, so that an answer is a valid call of one."""
+    """Picks the tools and namespaces whose arguments vLLM compiles, together, so that an answer is a valid call of one."""
     choice = fields.get("tool_choice")
     if isinstance(choice, dict) and (name := choice.get("name")):
         return lambda tool: any(each.get("name") == name for each in _functions([tool]))
-    if choice not in _FREE_CHOICES or fields.get("parallel_tool_calls") is False:
+    if choice not in _FREE_CHOICES:
         return lambda _: True
     return lambda tool: any(each.get("strict") is True for each in _functions([tool]))
 
