@@ -43,6 +43,10 @@ class TurnAnswer(Protocol):
         """Whether the stream has said that it is complete."""
 
     @property
+    def aborted(self) -> bool:
+        """Whether the engine ended the answer before it was whole, in words by which it could pass for one."""
+
+    @property
     def failed(self) -> bytes:
         """What a stream that its engine gave up had to say of that, and all after it; empty for any other."""
 

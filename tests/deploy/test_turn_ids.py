@@ -122,6 +122,15 @@ async def test_a_body_begins_with_the_ids_and_is_as_long_as_it_says() -> None:
     assert headers[b"content-length"] == b"%d" % len(b"".join(pieces))
 
 
+async def test_an_answer_that_the_engine_broke_off_says_so() -> None:
+    last = output([1], [3])
+    last.outputs[0].finish_reason = "abort"
+    _, pieces = await served(Engine(output([1], [2]), last), told)
+    assert pieces[1] == b': cwm-token-ids {"token_ids":[3],"aborted":true}\n\ndata: {}\n\n'
+    _, pieces = await served(Engine(last), whole(b'{"a":1}'), kind=JSON)
+    assert b"".join(pieces) == b'{"prompt_token_ids":[1],"token_ids":[3],"aborted":true,"a":1}'
+
+
 async def test_an_empty_object_stays_valid() -> None:
     _, pieces = await served(Engine(output([1], [2])), whole(b"{}"), kind=JSON)
     assert json.loads(b"".join(pieces)) == {"prompt_token_ids": [1], "token_ids": [2]}

@@ -2,7 +2,7 @@
 
 vLLM's Messages and Responses APIs do not tell them. To a request with the header ``cwm-token-ids`` the answer has that header, too; a stream
 has a comment ``: cwm-token-ids {"prompt_token_ids": [...], "token_ids": [...]}`` in front of the first event to which ids belong, and a JSON object
-begins with these two fields. Read in vLLM 0.32: every protocol calls ``generate`` of one engine client for each prompt, for a stream with
+begins with these two fields. An answer that vLLM broke off, because it ends, has ``"aborted": true`` behind them: some protocols call it complete. Read in vLLM 0.32: every protocol calls ``generate`` of one engine client for each prompt, for a stream with
 the ids that are new; of several answers only number 0 counts.
 """
 
@@ -27,6 +27,7 @@ class _Report:
     def __init__(self) -> None:
         self._prompt: list[int] | None = None
         self._new: list[int] = []
+        self._is_aborted = False
 
     def begin(self) -> None:
         """Another prompt of the same request: only the last one counts."""
@@ -38,15 +39,18 @@ class _Report:
         for answer in output.outputs:
             if answer.index == 0:
                 self._new.extend(answer.token_ids)
+                self._is_aborted = self._is_aborted or getattr(answer, "finish_reason", None) == "abort"
 
     def fields(self) -> str:
         """What is new, as fields of a JSON object; empty if nothing is."""
-        fields: dict[str, list[int]] = {}
+        fields: dict[str, Any] = {}
         if self._prompt is not None:
             fields["prompt_token_ids"] = self._prompt
         if self._new:
             fields["token_ids"] = self._new
-        self._prompt, self._new = None, []
+        if self._is_aborted:
+            fields["aborted"] = True
+        self._prompt, self._new, self._is_aborted = None, [], False
         return json.dumps(fields, separators=(",", ":"))[1:-1]
 
 

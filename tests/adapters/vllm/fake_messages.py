@@ -69,6 +69,15 @@ def events(
     yield _event("message_stop")
 
 
+def broken_off() -> Iterator[bytes]:
+    """The last events of a stream that an engine breaks off because it ends."""
+    yield _event("content_block_stop", index=0)
+    yield _event(
+        "message_delta", delta={"stop_reason": None, "stop_sequence": None}, usage={"output_tokens": 2}
+    )
+    yield _event("message_stop")
+
+
 def dumped(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 

@@ -25,9 +25,15 @@ def body(asked: dict[str, Any], model: str, words: Sequence[tuple[int, str]]) ->
     }
 
 
-def told_body(asked: dict[str, Any], answer: dict[str, Any], words: Sequence[tuple[int, str]]) -> bytes:
+def told_body(
+    asked: dict[str, Any], answer: dict[str, Any], words: Sequence[tuple[int, str]], *, aborted: bool = False
+) -> bytes:
     """The body with the ids in front, as the middleware writes it."""
-    ids = {"prompt_token_ids": prompt_ids(asked), "token_ids": [token for token, _ in words]}
+    ids: dict[str, Any] = {
+        "prompt_token_ids": prompt_ids(asked),
+        "token_ids": [token for token, _ in words],
+    }
+    ids |= {"aborted": True} if aborted else {}
     return b"".join((dumped(ids)[:-1], b",", dumped(answer)[1:]))
 
 
@@ -67,6 +73,16 @@ def events(
         yield comment + event(f"response.{kind}.delta", {"delta": word, "logprobs": [], **at})
     yield event("response.output_item.done", {"item": item, "output_index": 0})
     yield event("response.completed", {"response": final})
+
+
+def broken_off(
+    asked: dict[str, Any], model: str, words: Sequence[tuple[int, str]], *, told: bool
+) -> Iterator[bytes]:
+    """The last event of a stream that an engine breaks off because it ends: vLLM calls it complete."""
+    if told:
+        yield b': cwm-token-ids {"aborted":true}\n\n'
+    event = {"type": "response.completed", "response": body(asked, model, words), "sequence_number": 9}
+    yield b"event: response.completed\ndata: " + dumped(event) + b"\n\n"
 
 
 def dumped(value: Any) -> bytes:

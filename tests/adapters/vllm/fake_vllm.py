@@ -38,6 +38,7 @@ class Behaviour(StrEnum):
     HANGS_UP_ON_USED_CONNECTIONS = "hangs up on connections used before"
     DIES_MID_STREAM = "dies mid-stream"
     DIES_MID_BODY = "dies mid-body"
+    ENDS_IN_ORDER = "breaks its answers off, as vLLM does on SIGTERM"
     GIVES_UP = "says that its core process died"
     TALKS_GARBAGE = "talks garbage instead of HTTP"
     ANSWERS_GARBAGE = "answers 200 with what is no JSON"
@@ -224,7 +225,7 @@ class _Reply:
         answers["/openapi.json"] = {"openapi": "3.1.0", "paths": {path: {} for path in served}}
         if not self.fake.has_tokenizer_info:
             del answers["/tokenizer_info"]
-        if self.fake.behaviour is Behaviour.GIVES_UP:
+        if self.fake.behaviour in {Behaviour.GIVES_UP, Behaviour.ENDS_IN_ORDER}:
             del answers["/health"]
         return answers
 
@@ -294,17 +295,19 @@ class _Reply:
 
     def _answer(self, asked: dict[str, Any], chat: bool) -> bytes:
         does = self.fake.behaviour
+        aborted = bool(self.fake.aborted) or does is Behaviour.ENDS_IN_ORDER
         if self._is_message:
-            words = _words(asked)[: 2 if self.fake.aborted else None]
+            words = _words(asked)[: 2 if aborted else None]
             message = fake_messages.body(asked, MODEL, words, self.fake.call_id())
+            message |= {"stop_reason": None} if aborted else {}
             told = fake_messages.told_body(asked, message, words)
             return told if self._tells else fake_messages.dumped(message)
         if self._is_response:
-            words = _words(asked)[: 2 if self.fake.aborted else None]
+            words = _words(asked)[: 2 if aborted else None]
             response = fake_responses.body(asked, MODEL, words)
-            told = fake_responses.told_body(asked, response, words)
+            told = fake_responses.told_body(asked, response, words, aborted=aborted)
             return told if self._tells else fake_responses.dumped(response)
-        answer = _body(asked, chat=chat, hides=does is Behaviour.HIDES_IDS, aborted=bool(self.fake.aborted))
+        answer = _body(asked, chat=chat, hides=does is Behaviour.HIDES_IDS, aborted=aborted)
         if does is Behaviour.TALKS_AT_LENGTH:
             answer["choices"][0]["logprobs"] = {"content": LARGE}
         return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
@@ -320,9 +323,7 @@ class _Reply:
         )
         if does is Behaviour.WAITS_BEFORE_FIRST_TOKEN:
             await self._wait()
-        for count, event in enumerate(self._events(asked, chat)):
-            if does is Behaviour.ENDS_WITHOUT_DONE and event == "[DONE]":
-                break
+        for count, event in enumerate(self._until_it_ends(asked, chat)):
             await self._chunk(event if isinstance(event, bytes) else b"data: " + event.encode() + b"\n\n")
             if count == 2 and does is Behaviour.GIVES_UP:
                 error = _error("EngineCore encountered an issue.", "InternalServerError", None, 500)
@@ -367,6 +368,28 @@ class _Reply:
                 self.fake.flooding.set()
                 yield json.dumps(event) + " " * 60_000
         yield "[DONE]"
+
+    def _until_it_ends(self, asked: dict[str, Any], chat: bool) -> Iterator[str | bytes]:
+        does = self.fake.behaviour
+        for count, event in enumerate(self._events(asked, chat)):
+            if does is Behaviour.ENDS_IN_ORDER and count == 3:
+                yield from self._broken_off(asked, event)
+                return
+            if does is Behaviour.ENDS_WITHOUT_DONE and event == "[DONE]":
+                return
+            yield event
+
+    def _broken_off(self, asked: dict[str, Any], event: str | bytes) -> Iterator[bytes]:
+        """The end of a stream that goes no further than ``event``: whole, but for what it says of itself."""
+        if self._is_message:
+            yield from fake_messages.broken_off()
+        elif self._is_response:
+            words = _words(asked)[:2]
+            yield from fake_responses.broken_off(asked, MODEL, words, told=self._tells)
+        else:
+            last = json.loads(event)
+            last["choices"][0] |= {"finish_reason": "abort", "stop_reason": None}
+            yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n".encode()
 
     async def _wait(self) -> None:
         """Wait for the test, or for the client to hang up."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from uuid import uuid4
@@ -236,8 +238,18 @@ async def inviting(agent: Talk, protocol: Protocol, *messages: Mapping[str, Any]
     return user(max(INVITATIONS, key=lambda text: lengths[text]))
 
 
+def _end(engine: LiveEngine, how: signal.Signals) -> None:
+    """As a crash of everything, or as an operator ends vLLM."""
+    if how is signal.SIGKILL:
+        engine.kill("vllm")
+        engine.kill("lmcache")
+    else:
+        os.kill(min(engine.pids("vllm")), how)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
 async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_every_conversation_goes_on(
-    engine: LiveEngine, agent: Talk
+    engine: LiveEngine, agent: Talk, how: signal.Signals
 ) -> None:
     opening = user(" ".join(f"Room {number} is empty." for number in range(60)))
     sessions = {protocol.name: f"dies-{uuid4().hex[:10]}" for protocol in PROTOCOLS}
@@ -281,8 +293,7 @@ async def test_an_engine_that_dies_ends_every_stream_in_its_protocols_way_and_ev
         for protocol in (CHAT, RESPONSES, MESSAGES):
             listening.append((protocol, asyncio.create_task(listens(protocol))))
             await speaking[protocol.name].wait()
-    engine.kill("vllm")
-    engine.kill("lmcache")
+    _end(engine, how)
     streams = [(protocol, await task) for protocol, task in listening]
     refusals = [
         (

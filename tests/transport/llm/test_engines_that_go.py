@@ -10,13 +10,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.adapters.vllm.fake_vllm import ANSWER, Behaviour, FakeVllm, fake_vllm
+from tests.adapters.vllm.fake_vllm import ANSWER, MODEL, Behaviour, FakeVllm, fake_vllm
 from tests.transport.llm.gateway import Gateway, gateway, settings_for
 from tests.transport.llm.test_turns_through import ANSWER_IDS, BOTH, SESSION, STREAMED, direct, request
 
 pytestmark = pytest.mark.slow
 
-DIES = pytest.mark.parametrize("dies", [Behaviour.DIES_MID_STREAM, Behaviour.GIVES_UP])
+DIES = pytest.mark.parametrize(
+    "dies", [Behaviour.DIES_MID_STREAM, Behaviour.GIVES_UP, Behaviour.ENDS_IN_ORDER]
+)
 USAGE = {"stream_options": {"include_usage": True}}
 
 
@@ -119,6 +121,37 @@ async def test_a_stream_whose_rest_is_more_than_a_matter_of_its_tokens_ends_with
     assert not fleet.meter.counts["event answer_gone_on"]
     await fleet.turns_ended("s1")
     assert (await fleet.tokens("s1"))[-2:] == ANSWER_IDS[:2]
+
+
+ERRORS = {
+    "/v1/chat/completions": '"code":"CWM-5001"',
+    "/v1/messages": "event: error",
+    "/v1/responses": "event: error",
+}
+ENDS = ("[DONE]", "message_stop", "response.completed")
+
+
+@pytest.mark.parametrize("path", ERRORS)
+@pytest.mark.parametrize("headers", [SESSION, {"CWM-Capture": "off"}], ids=["recorded", "not recorded"])
+async def test_an_answer_that_its_engine_breaks_off_in_order_is_no_whole_one(
+    cwm: Gateway, vllm: FakeVllm, path: str, headers: dict[str, str]
+) -> None:
+    """As on SIGTERM: vLLM ends it in the form of a whole answer."""
+    vllm.behaviour = Behaviour.ENDS_IN_ORDER
+    hey = [{"role": "user", "content": "hey"}]
+    ask: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "messages": hey}
+    if path == "/v1/responses":
+        ask = {"model": MODEL, "input": hey}
+    stream = await cwm.client.post(path, json={**ask, "stream": True}, headers=headers)
+    assert ERRORS[path] in stream.text
+    assert not any(end in stream.text for end in ENDS)
+    if headers == SESSION:
+        await cwm.turns_ended("s1")
+        assert {*ANSWER_IDS} > {*await cwm.tokens("s1")} & {*ANSWER_IDS} > set()
+    whole = await cwm.client.post(path, json=ask, headers=headers)
+    assert whole.status_code in {503, 529}, whole.text
+    assert "CWM-5001" in whole.text or "server_is_overloaded" in whole.text
+    assert whole.headers["x-should-retry"] == "true"
 
 
 @STREAMED

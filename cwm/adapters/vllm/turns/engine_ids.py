@@ -19,7 +19,7 @@ HEADERS: Final[Mapping[str, str]] = {"cwm-token-ids": "1"}
 _COMMENT: Final = b": cwm-token-ids "
 _AT_BEGINNING: Final = b'{"prompt_token_ids":'
 _IN_BODY: Final = re.compile(
-    rb'\{(?:"prompt_token_ids":(?:null|\[[\d,]*\]))?,?(?:"token_ids":(\[[\d,]*\]))?,?'
+    rb'\{(?:"prompt_token_ids":(?:null|\[[\d,]*\]))?,?(?:"token_ids":(\[[\d,]*\]))?,?(?:"aborted":(true))?,?'
 )
 
 
@@ -35,6 +35,10 @@ class AnswerReader(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the engine broke the answer off, as far as the protocol says so."""
 
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None: ...
 
@@ -61,6 +65,7 @@ class EngineIds:
         prompts: RecentPrompts | None = None,
         session: str = "",
     ) -> None:
+        self.aborted = False
         self.begun = False
         self.failed = b""
         self._reader = reader
@@ -117,15 +122,20 @@ class EngineIds:
         return self._reader.odd
 
     def _event(self, event: bytes) -> bytes:
+        if self.aborted:
+            return b""
         if event.startswith(_COMMENT):
             prompt, rest = self._prompts.take(self._session, event)
-            self._take(prompt, _new_ids(rest[len(_COMMENT) :]))
+            self._take(prompt, rest[len(_COMMENT) :])
             return b""
         data = data_of(event)
         if not data.startswith(b"{"):
             return event
         content = self._renamed(event, data)
         # Where no ids are known, the end of an answer without words is its first token.
+        if self._reader.aborted:
+            self.aborted = True
+            return b""
         has_ended = self._prompt is None and self._reader.ended
         self.begun = self.begun or self._reader.begun or has_ended
         return content
@@ -136,9 +146,12 @@ class EngineIds:
         prompt, rest = self._prompts.take(self._session, content) if has_ids else (None, content)
         beginning = _IN_BODY.match(rest) if prompt is not None else None
         if beginning is not None:
-            self._take(prompt, _new_ids(b'{"token_ids":%b}' % (beginning[1] or b"null")))
+            aborted = b"true" if beginning[2] else b"false"
+            self._take(prompt, b'{"token_ids":%b,"aborted":%b}' % (beginning[1] or b"null", aborted))
             rest = b"{" + rest[beginning.end() :]
-        return self._renamed(rest, rest)
+        content = self._renamed(rest, rest)
+        self.aborted = self.aborted or self._reader.aborted
+        return content
 
     def _renamed(self, content: bytes, data: bytes) -> bytes:
         """The bytes of an event or a body as the client gets them."""
@@ -152,7 +165,11 @@ class EngineIds:
             content = content.replace(data, text)
         return self._rename(content)
 
-    def _take(self, prompt: list[int] | None, new: Any) -> None:
+    def _take(self, prompt: list[int] | None, content: bytes) -> None:
+        """``content``: an object with the new ids, and with the engine's word that it broke off."""
+        fields = _object(content)
+        self.aborted = self.aborted or fields.get("aborted") is True
+        new = fields.get("token_ids")
         if prompt is not None:
             self._prompt, self._new = prompt, []
         if new:
@@ -160,10 +177,10 @@ class EngineIds:
             self.begun = True
 
 
-def _new_ids(content: bytes) -> Any:
-    """What an object says under ``token_ids``; None for anything else."""
+def _object(content: bytes) -> dict[str, Any]:
+    """The object in ``content``; empty for anything else."""
     try:
         value = from_json(content)
     except ValueError:
-        return None
-    return value.get("token_ids") if isinstance(value, dict) else None
+        return {}
+    return value if isinstance(value, dict) else {}

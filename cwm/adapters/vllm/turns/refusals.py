@@ -26,7 +26,7 @@ _TOO_LONG: Final = "maximum context length"
 class Refused(ABC):
     """A :class:`cwm.ports.turn_wire.TurnAnswer` that has no answer: the engine's words, as its client gets them."""
 
-    begun = ended = odd = False
+    aborted = begun = ended = odd = False
     failed = b""
 
     def __init__(self) -> None:

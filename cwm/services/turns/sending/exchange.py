@@ -243,9 +243,15 @@ class Exchange:
             self._answer = self.reader(self._head)
             self._ready.set()
             tail = await self._hear(self._answer, upstream.chunks(), began)
+        self._require_whole(self._answer)
         if self._answer.failed:
             return await self._go_on(None, began)
         return tail
+
+    def _require_whole(self, answer: TurnAnswer) -> None:
+        """CWM-5001 for an answer that the engine broke off because it ends. One whose client has left was to be broken off."""
+        if answer.aborted and not self._pipe.abandoned:
+            raise EngineConnectionError("The engine ended in the middle of the answer.")
 
     async def _go_on(self, lost: EngineConnectionError | None, began: float) -> bytes:
         """Have other engines do what the one that is gone has not done.
@@ -264,7 +270,9 @@ class Exchange:
                 if resume is None or answer is None:
                     return await self._ask(began)
                 async with aclosing(resume(self.engine)) as rest:
-                    return await self._hear(answer, rest, began)
+                    tail = await self._hear(answer, rest, began)
+                self._require_whole(answer)
+                return tail
             except EngineConnectionError:
                 continue
             except CwmError as error:

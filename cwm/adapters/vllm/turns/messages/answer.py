@@ -44,6 +44,7 @@ class MessageReader:
     """A :class:`cwm.adapters.vllm.turns.engine_ids.AnswerReader` of messages: their events and bodies stay as they are."""
 
     def __init__(self) -> None:
+        self.aborted = False
         self.begun = False
         self.ended = False
         self._has_start = False
@@ -58,6 +59,7 @@ class MessageReader:
         if kind in {"message", "message_start"} and isinstance(message, dict):
             self._has_start = True
             self._blocks = dict(enumerate(objects(message.get("content"))))
+            self.aborted = kind == "message" and message.get("stop_reason", "") is None
             self._count(message)
         elif kind == "content_block_start" and isinstance(block := event.get("content_block"), dict):
             self._blocks[index] = block
@@ -67,6 +69,8 @@ class MessageReader:
                 self._pieces.setdefault((index, field), []).append(piece)
                 self.begun = self.begun or bool(piece)
         elif kind == "message_delta":
+            delta = event.get("delta")
+            self.aborted = isinstance(delta, dict) and delta.get("stop_reason", "") is None
             self._count(event)
         elif kind == "message_stop":
             self.ended = True

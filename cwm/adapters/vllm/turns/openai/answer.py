@@ -19,6 +19,7 @@ from cwm.ports.turn_wire import PromptUsage
 _LARGE_BYTES: Final = 256 * 1024
 _DONE: Final = b"[DONE]"
 _FAILURE: Final = 500
+_ABORT: Final = b'"abort"'
 _ERROR: Final = b'data: {"error"'
 
 
@@ -33,6 +34,7 @@ class _Answer:
         "_recorded",
         "_rename",
         "_session",
+        "aborted",
         "begun",
         "ended",
         "failed",
@@ -54,6 +56,7 @@ class _Answer:
         self._message = Message()
         self._hide_ids = hide_ids
         self._recorded = recorded
+        self.aborted = False
         self.begun = False
         self.ended = False
         self.failed = b""
@@ -128,6 +131,7 @@ class BodyAnswer(_Answer):
         bare = without_ids(rest) if self._recorded else content
         if self._size <= _LARGE_BYTES or (self._recorded and len(rest) <= _LARGE_BYTES):
             answer = _object(rest)
+            self.aborted = _is_aborted(answer)
             self._ids.take(answer)
             self._message.take(answer)
         elif self._recorded:
@@ -176,7 +180,7 @@ class StreamAnswer(_Answer):
     def progress(self) -> Progress:
         """What was read, of an engine that is gone: what it sent of another event, or of its end, is of no use."""
         self._events.rest()
-        self.failed = b""
+        self.aborted, self.failed = False, b""
         self._progress.prompt = self._ids.prompt()
         return self._progress
 
@@ -185,6 +189,10 @@ class StreamAnswer(_Answer):
         return self._rename((self._event(rest) if rest else b"") + self._let_go())
 
     def _event(self, event: bytes) -> bytes:
+        if self.aborted or (_ABORT in event and _is_aborted(_object(data_of(event)))):
+            # Nothing of it reaches the client, so that another engine goes on where this one really was.
+            self.aborted = True
+            return b""
         if self.failed or _gives_up(event):
             self.failed += event
             return self._let_go()
@@ -231,6 +239,11 @@ def _gives_up(event: bytes) -> bool:
     """Whether this event of a stream is the engine's own failure, as when its core process died."""
     error = _object(data_of(event)).get("error") if event.startswith(_ERROR) else None
     return isinstance(error, dict) and isinstance(code := error.get("code"), int) and code >= _FAILURE
+
+
+def _is_aborted(answer: dict[str, Any]) -> bool:
+    """Whether an engine that ends broke off an answer."""
+    return any(choice.get("finish_reason") == "abort" for choice in choices_of(answer))
 
 
 def _is_only_for_ids(answer: dict[str, Any]) -> bool:

@@ -23,6 +23,7 @@ _DELTAS: Final = {
 }
 
 
+_CANCELLED: Final = "cancelled"
 _DETAILS: Final = "input_tokens_details"
 
 
@@ -31,6 +32,7 @@ class ResponsesReader:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
+        self.aborted = False
         self.begun = False
         self.ended = False
         self._items: dict[int, dict[str, Any]] = {}
@@ -41,6 +43,7 @@ class ResponsesReader:
         kind = event.get("type")
         if kind is None:
             self.response = {**event, **self._fields}
+            self.aborted = event.get("status") == _CANCELLED
             return self.response if self._fields else None
         self.begun = self.begun or (str(kind).endswith(_DELTA) and bool(event.get("delta")))
         index = event.get("output_index")
@@ -53,6 +56,8 @@ class ResponsesReader:
                 self._pieces.setdefault(index, []).append(delta)
         elif kind in _ENDS:
             self.ended = True
+            response = event.get("response")
+            self.aborted = isinstance(response, dict) and response.get("status") == _CANCELLED
             self.response = event.get("response") and {**event["response"], **self._fields}
         if self._fields and isinstance(event.get("response"), dict):
             return {**event, "response": {**event["response"], **self._fields}}
