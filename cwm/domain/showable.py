@@ -45,16 +45,19 @@ def flaw(value: Any, deepest: int = DEEPEST) -> str | None:
     return None
 
 
-def loaded(body: bytes, refuse_constant: Callable[[str], Any]) -> Any:
-    """The value of a request's JSON, which calls ``refuse_constant`` for NaN and the like.
+def loaded(body: bytes, refuse_constant: Callable[[str], Any]) -> tuple[Any, bool]:
+    """The value of a request's JSON, which calls ``refuse_constant`` for NaN and the like; and whether halves of surrogate pairs were replaced in it.
 
     CWM-1003 for an object that could be recorded and never be shown; ValueError and RecursionError for what is no JSON.
     """
     numbers = _Numbers()
     value = json.loads(body, parse_constant=refuse_constant, parse_float=numbers.read)
-    if isinstance(value, dict) and (numbers.are_foreign or _may_have_flaw(value, body)):
+    has_halves = _may_have_halves(body) and _has_halves(value)
+    if has_halves:
+        value = _with_replacements(value)
+    if isinstance(value, dict) and (numbers.are_foreign or _may_be_too_deep(value, body)):
         require_showable(value)
-    return value
+    return value, has_halves
 
 
 def require_showable(fields: Mapping[str, Any]) -> None:
@@ -106,12 +109,33 @@ class _Numbers:
         return number
 
 
-def _may_have_flaw(fields: Mapping[str, Any], body: bytes) -> bool:
-    return (
-        any(sign in body for sign in _PLAIN_HALVES)
-        or (b"\\" in body and _ESCAPED_HALF.search(body) is not None)
-        or (_may_be_deep(body) and _is_deeper(fields, DEEPEST))
+def _may_have_halves(body: bytes) -> bool:
+    return any(sign in body for sign in _PLAIN_HALVES) or (
+        b"\\" in body and _ESCAPED_HALF.search(body) is not None
     )
+
+
+def _has_halves(value: Any) -> bool:
+    level = [value]
+    while level:
+        if any(map(_is_half, level)):
+            return True
+        level = [inner for each in level for inner in _inside(each)]
+    return False
+
+
+def _with_replacements(value: Any) -> Any:
+    """The same with U+FFFD for each half of a surrogate pair. RecursionError for what is nested too deeply."""
+    if isinstance(value, str):
+        whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole if _is_half(value) else value
+    if isinstance(value, dict):
+        return {_with_replacements(name): _with_replacements(inner) for name, inner in value.items()}
+    return [_with_replacements(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _may_be_too_deep(fields: Mapping[str, Any], body: bytes) -> bool:
+    return _may_be_deep(body) and _is_deeper(fields, DEEPEST)
 
 
 def _may_be_deep(text: bytes) -> bool:

@@ -144,7 +144,7 @@ class TurnRequest(Protocol):
         """The fields that nobody knows, which the engine does not get."""
 
     @property
-    def repairs(self) -> Sequence[Repair]:
+    def repairs(self) -> Sequence[str]:
         """The repairs that changed it."""
 
     @property

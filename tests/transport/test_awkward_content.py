@@ -195,7 +195,12 @@ async def test_what_comes_is_refused_with_a_code_or_read_on_every_face(
         assert error.get("code", error.get("type")) in {"CWM-1003", "invalid_request_error"}, answer.text
         assert len(house.vllm.turns) == asked
         return
-    assert flaw(json.loads(value)) is None
+    if "surrogate" in (fault := flaw(json.loads(value)) or ""):
+        # A half has become a whole character, before the engine got it.
+        assert answer.headers["cwm-repaired"] == "half_characters"
+        assert flaw(house.vllm.turns[-1].json) is None
+    else:
+        assert fault == ""
     if path == CONVERSATIONS:
         conversation = answer.json()["id"]
         await house.read(f"{CONVERSATIONS}/{conversation}")

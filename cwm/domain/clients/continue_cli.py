@@ -18,10 +18,11 @@ def _llm(access: Access) -> list[Part]:
             f"\n    defaultCompletionOptions:\n      contextLength: {access.context_tokens}"
             f"\n      maxTokens: {access.answer_tokens}"
         )
+    # The first three are required; without the capability it gives a model that it does not know no tools.
     text = (
-        f"models:\n  - name: CWM\n    provider: openai\n    model: {access.model}\n"
+        f"name: CWM\nversion: 1.0.0\nschema: v1\nmodels:\n  - name: CWM\n    provider: openai\n    model: {access.model}\n"
         f"    apiBase: {access.url}/v1\n    apiKey: {_VARIABLE if access.keyed else 'none'}\n"
-        f"    roles: [chat, edit, apply]{context}"
+        f"    roles: [chat, edit, apply]\n    capabilities: [tool_use]{context}"
     )
     return [Part(_FILE, text)]
 

@@ -87,6 +87,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "Pooled": object_of({"model": TEXT}, {"input": {"anyOf": [TEXT, list_of(TEXT)]}}),
     "Answer": ANYTHING,
     "Count": object_of({"input_tokens": COUNT}),
+    "ResponseCount": object_of({"object": TEXT, "input_tokens": COUNT}),
     "Models": object_of({"data": list_of(object_of({"id": TEXT}))}),
     "Conversation": object_of(
         {
@@ -124,6 +125,7 @@ EXAMPLES: Final[Mapping[str, Shape]] = {
         "usage": {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14},
     },
     "Count": {"input_tokens": 14},
+    "ResponseCount": {"object": "response.input_tokens", "input_tokens": 14},
     "Models": {"data": [{"id": "llama-3.1-8b"}]},
     "Conversation": {
         "id": "conv_68ee12",
@@ -224,6 +226,14 @@ PATHS: Final[Mapping[str, Shape]] = {
         answer("the count", one_of("Count")),
     ),
     "/v1/responses": _turn("A response by the engine, recorded in a session.", "Response"),
+    "/v1/responses/input_tokens": {
+        "post": operation(
+            "response_input_tokens",
+            "How many tokens a response would go on from.",
+            _ok("the count", "ResponseCount", *_TURN),
+            requestBody=body("Response"),
+        )
+    },
     "/v1/responses/{response}": {
         "get": operation(
             "get_response",

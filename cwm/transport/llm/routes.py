@@ -6,10 +6,11 @@ from starlette.routing import Route
 
 from cwm.domain.pooling import POOLING_PATHS
 from cwm.ports.identity import Identity
+from cwm.services.turns.sending.count_response import CountResponse
 from cwm.services.turns.sending.pass_through import PassThrough
 from cwm.services.turns.sending.pooling import Pooling
 from cwm.transport.llm.conversations import ConversationEndpoint, CreateEndpoint, ItemEndpoint, ItemsEndpoint
-from cwm.transport.llm.count_tokens import CountEndpoint
+from cwm.transport.llm.count_tokens import CountEndpoint, CountResponseEndpoint
 from cwm.transport.llm.endpoint import Endpoint, Serve, Unknown
 from cwm.transport.llm.models import ModelsEndpoint
 from cwm.transport.llm.pooling import PoolingEndpoint
@@ -39,6 +40,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/messages", turn),
         ("POST", "/v1/messages/count_tokens", CountEndpoint(pass_through)),
         ("POST", "/v1/responses", turn),
+        ("POST", "/v1/responses/input_tokens", CountResponseEndpoint(CountResponse(pass_through))),
         *(("POST", path, PoolingEndpoint(Pooling(pass_through))) for path in POOLING_PATHS),
         ("GET", "/v1/models", models),
         ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses)),
@@ -50,6 +52,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("GET, DELETE", f"{conversation}/items/{{item}}", ItemEndpoint(conversations)),
     )
     return [
+        *(Route(f"/v1/responses/compact{end}", Unknown()) for end in ("", "/")),
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
         *(
             Route(path + end, endpoint(methods, serve, path))

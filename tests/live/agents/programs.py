@@ -23,6 +23,7 @@ HERE: Final = Path(__file__).parent
 NOTES: Final = "notes.txt"
 NOTE: Final = "The code of the door is 4711."
 _RUN_SECONDS: Final = 240
+_CONTEXT_TOKENS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +118,8 @@ def _opencode(*more: str) -> Callable[[Place], Sequence[str]]:
 
 
 def _prepare_opencode(place: Place) -> None:
-    models = {place.model: {"limit": {"context": 8192, "output": 64}}}
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "CWM",
-        "options": {"baseURL": f"{place.url}/v1", "apiKey": "none"},
-        "models": models,
-    }
-    settings = {
-        "model": f"cwm/{place.model}",
-        "autoupdate": False,
-        "share": "disabled",
-        "provider": {"cwm": provider},
-    }
+    (part,) = _connects("opencode", place)
+    settings = {**json.loads(part.text), "autoupdate": False, "share": "disabled"}
     (place.work / "opencode.json").write_text(json.dumps(settings))
 
 
@@ -197,11 +187,8 @@ def _continue_id(place: Place, _: str) -> str:
 
 
 def _prepare_continue(place: Place) -> None:
-    (place.home / "config.yaml").write_text(
-        "name: tests\nversion: 0.0.1\nschema: v1\nmodels:\n  - name: CWM\n    provider: openai\n"
-        f"    model: {place.model}\n    apiBase: {place.url}/v1\n    apiKey: none\n    roles: [chat]\n"
-        "    capabilities: [tool_use]\n"
-    )
+    (part,) = _connects("continue", place)
+    (place.home / "config.yaml").write_text(part.text)
 
 
 def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
@@ -215,7 +202,7 @@ def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
 def _connects(name: str, place: Place) -> list[Part]:
     llm = next(client.llm for client in CLIENTS if client.name == name)
     assert llm is not None
-    return llm(Access(place.url, place.model))
+    return llm(Access(place.url, place.model, context_tokens=_CONTEXT_TOKENS))
 
 
 def _prepare_aider(place: Place) -> None:

@@ -39,6 +39,19 @@ def ask(**more: Any) -> dict[str, Any]:
     return {"model": MODEL, "input": "hey", **more}
 
 
+async def test_the_tokens_that_a_response_would_go_on_from_are_counted(cwm: Gateway) -> None:
+    client = openai.AsyncOpenAI(base_url=f"{cwm.url}/v1", api_key="none", max_retries=0)
+    first = await client.responses.create(model=MODEL, input="hey")
+    alone = await client.responses.input_tokens.count(model=MODEL, input="and on")
+    after = await client.responses.input_tokens.count(
+        model=MODEL, input="and on", previous_response_id=first.id
+    )
+    assert (alone.object, alone.input_tokens) == ("response.input_tokens", len("and on"))
+    assert after.input_tokens == len("hey") + len(first.output_text.encode()) + len("and on")
+    with pytest.raises(openai.NotFoundError, match="is not served here"):
+        await client.responses.compact(model=MODEL, input="hey")
+
+
 def of_the_original(response: httpx2.Response) -> str:
     """The response under the id that the engine would have chosen."""
     named = response.text.partition('"id":"')[2].partition('"')[0]

@@ -21,6 +21,7 @@ from cwm.domain.thinking import ThinkingWish, wish_of
 from cwm.ports.turn_wire import Resume, TurnAnswer
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+_HALVES: Final = "half_characters"
 _OPTIONS: Final = "chat_template_kwargs"
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
@@ -41,7 +42,7 @@ class RequestBody:
     prompts: RecentPrompts | None = None
     served: str | None = None
     capped: int | None = None
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     wish: ThinkingWish | None = None
 
@@ -67,7 +68,11 @@ class RequestBody:
         if not changes:
             return self
         new = {name: new for each in changes.values() for name, new in each.items()}
-        return replace(self._with({**self.fields, **new}), repairs=tuple(changes))
+        return replace(self._with({**self.fields, **new}), repairs=(*self.repairs, *changes))
+
+    def mended(self) -> Self:
+        """The same request, of whose fields some are other texts than those of its bytes."""
+        return replace(self._with(self.fields), repairs=(*self.repairs, _HALVES))
 
     def without(self, names: Collection[str]) -> Self:
         """The same request without these fields, which it says that it dropped unless they are empty."""
@@ -149,17 +154,17 @@ class RequestBody:
         return beginning + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """The fields of a request. CWM-1003 if it is no JSON object, or one that could never be shown."""
+def json_object(body: bytes) -> tuple[dict[str, Any], bool]:
+    """The fields of a request, and whether halves of characters were replaced in them. CWM-1003 if it is no JSON object, or one that could never be shown."""
     try:
-        fields = loaded(body, _refuse)
+        fields, has_halves = loaded(body, _refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidParameterError(
             f"The request body is not valid JSON: {_reason(error)}.", field="body"
         ) from error
     if not isinstance(fields, dict):
         raise InvalidParameterError("The request body must be a JSON object.", field="body")
-    return fields
+    return fields, has_halves
 
 
 def objects(value: Any) -> list[dict[str, Any]]:

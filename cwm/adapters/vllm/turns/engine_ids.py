@@ -163,6 +163,8 @@ class EngineIds:
         if replacement is not None:
             text = json.dumps(replacement, separators=(",", ":"), ensure_ascii=False).encode()
             content = content.replace(data, text)
+            if (name := value.get("type")) != (renamed := replacement.get("type")):
+                content = content.replace(f"event: {name}\n".encode(), f"event: {renamed}\n".encode(), 1)
         return self._rename(content)
 
     def _take(self, prompt: list[int] | None, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,6 +22,22 @@ _TYPES: Final = {
 }
 _MOST_BYTES: Final = 256 * 1024
 _TOO_LONG: Final = "maximum context length"
+_MOST_PLACES, _PLACE_CHARS = 4, 120
+# One of vLLM's validation errors, which are dictionaries as Python writes them.
+_INVALID: Final = re.compile(r"'loc': '(?:body\.)?([^']*)', 'msg': (?:'([^']*)'|\"([^\"]*)\")")
+
+
+def validation_in_words(message: str) -> str:
+    """One sentence with the places, of vLLM's validation errors; any other message as it is.
+
+    For a field of several types vLLM has an error for each of them; the first says enough.
+    """
+    first: dict[str, str] = {}
+    for path, text, other in _INVALID.findall(message):
+        first.setdefault(path, f"{path[:_PLACE_CHARS]}: {(text or other)[:_PLACE_CHARS]}")
+    more = len(first) - _MOST_PLACES
+    places = "; ".join([*first.values()][:_MOST_PLACES])
+    return f"{places}; and {more} more" if more > 0 else places or message
 
 
 class Refused(ABC):
@@ -92,4 +109,5 @@ class Refusal(Refused):
             code = "model_not_found"
         elif isinstance(param, str):
             param = param.removeprefix("body.")
-        return {**error, "type": kind, "param": param, "code": code}
+        words = validation_in_words(str(error.get("message")))
+        return {**error, "message": words, "type": kind, "param": param, "code": code}

@@ -119,7 +119,8 @@ class VllmWire:
         return renaming(served_name, client_name)
 
     def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> _Request:
-        fields, protocol = json_object(body), _PROTOCOLS.get(path.partition("?")[0], _NONE)
+        fields, has_halves = json_object(body)
+        protocol = _PROTOCOLS.get(path.partition("?")[0], _NONE)
         unchecked = fields.get(_UNCHECKED)
         for name in protocol.ours:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
@@ -127,7 +128,7 @@ class VllmWire:
         foreign = fields.keys() - ((protocol.known - self.guarded) | self.passed)
         self._require_served(fields, foreign, protocol, headers)
         request = protocol.request(fields, body, self.max_answer_bytes, self.media, self.prompts)
-        request = request.without(foreign)
+        request = (request.mended() if has_halves else request).without(foreign)
         request.require_constraints(self.schemas)
         request.require_sequences(self.sequences)
         return request

@@ -20,7 +20,7 @@ from cwm.domain.errors import (
     SessionAlreadyExistsError,
     SessionMovedOnError,
 )
-from cwm.domain.habits import Repair, RepairPolicies
+from cwm.domain.habits import RepairPolicies
 from cwm.domain.messages import message_of
 from cwm.domain.model_aliases import ModelAliases
 from cwm.domain.principal import Principal
@@ -71,7 +71,7 @@ class EngineAnswer:
     session_id: str | None
     turn: RunningTurn | None
     capped: int | None
-    repairs: Sequence[Repair]
+    repairs: Sequence[str]
     dropped: Sequence[str]
     prompt_only: bool
     _exchange: Exchange
@@ -117,10 +117,10 @@ class PassThrough:
         3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit. It was counted as one request before it was read.
         """
         with ExitStack() as scope:
-            request = await self._read(principal, incoming)
+            request = await self.read(principal, incoming)
             scope.callback(await self.limits.admit_rest(principal, incoming.session_id, request.sequences))
             if (ask := request.response) is not None:
-                scope.callback(self._let_go, principal, ask)
+                scope.callback(self.let_go, principal, ask)
             request, follows = await self.responses.resolved(principal, request)
             await request.require_media(principal)
             await self.limits.require_tokens(principal)
@@ -151,7 +151,7 @@ class PassThrough:
     async def count(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that counts a prompt's tokens. It costs no tokens. CWM-1003, 5001, 5002; 7001 and 7002 over a limit."""
         with ExitStack() as scope:
-            request = await self._read(principal, incoming)
+            request = await self.read(principal, incoming)
             scope.callback(await self.limits.admit_rest(principal, None, request.sequences))
             await request.require_media(principal)
             outbound = await self.prepare.without_session.counted(principal, request)
@@ -203,7 +203,7 @@ class PassThrough:
         """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
         await self._running.stop(timeout_seconds)
 
-    async def _read(self, principal: Principal, incoming: ClientRequest) -> TurnRequest:
+    async def read(self, principal: Principal, incoming: ClientRequest) -> TurnRequest:
         """The request with its client's repairs."""
         repairs = self.repairs.of(principal.tenant, incoming.headers.get("user-agent", ""))
 
@@ -372,7 +372,7 @@ class PassThrough:
             place = (None, None) if turn is None else (turn.session_id, turn.id)
             await self.responses.keep(principal, ask, content, *place)
 
-    def _let_go(self, principal: Principal, ask: ResponseAsk) -> None:
+    def let_go(self, principal: Principal, ask: ResponseAsk) -> None:
         """Of a conversation to which nothing was added."""
         conversations = self.responses.conversations
         if ask.conversation is not None and conversations.holds(ask.id):

@@ -25,6 +25,10 @@ USER = {"role": "user", "content": "hi"}
 IMAGE = {"type": "input_image", "image_url": "http://10.0.0.1/cat.png"}
 
 
+def part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text}
+
+
 def read(wire: VllmWire | None = None, **fields: Any) -> ResponsesRequest:
     request = (wire or VllmWire()).read(PATH, json.dumps(fields).encode())
     assert isinstance(request, ResponsesRequest)
@@ -54,6 +58,48 @@ def test_what_real_clients_send_is_sent_on_as_it_is_with_our_fields_behind_it(na
     assert json.loads(sent) == {**request.fields, **ours}
     assert request.engine_headers(recorded=True) == {"cwm-token-ids": "1"}
     assert request.generation_ids("x") == (f"{request.response_id}_0",)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"type": "message", "id": "msg_1", "status": "completed", "content": [part("a"), part("b")]}, "ab"),
+        ({"content": [part("a")]}, "a"),
+        ({"content": [part("a"), part("b"), part("c")]}, "abc"),
+    ],
+)
+def test_an_earlier_answer_reaches_the_model_whole(answer: dict[str, Any], text: str) -> None:
+    items = [USER, {"role": "assistant", **answer}, USER]
+    sent = json.loads(read(input=items).body("salt", weights="", recorded=True))["input"]
+    assert sent == [USER, {"type": "message", "role": "assistant", "content": text}, USER]
+    assert said(input=items)[1] == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    "content", ["text", [], [part("a")], [part("a"), {"type": "refusal", "refusal": "no"}], [{"type": "odd"}]]
+)
+def test_an_earlier_answer_that_vllm_takes_or_that_is_more_than_text_is_sent_as_it_is(content: Any) -> None:
+    items = [{"type": "message", "role": "assistant", "content": content}, USER]
+    request = read(input=items)
+    assert request.body("salt", weights="", recorded=True).startswith(request.raw[:-1])
+
+
+def test_a_stream_that_was_cut_off_ends_as_at_openai() -> None:
+    reading = read(input="hi").answer(status=200, streamed=True, recorded=False)
+    item = {"type": "message", "role": "assistant", "status": "completed", "content": [part("once")]}
+    response = {
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "output": [item],
+    }
+    event = {"type": "response.completed", "sequence_number": 3, "response": response}
+    (name, data, *_) = reading.feed(
+        f"event: response.completed\ndata: {json.dumps(event)}\n\n".encode()
+    ).splitlines()
+    assert name == b"event: response.incomplete"
+    cut = json.loads(data.removeprefix(b"data: "))
+    assert (cut["type"], cut["response"]["output"][0]["status"]) == ("response.incomplete", "incomplete")
+    assert reading.ended
 
 
 def test_the_next_request_of_codex_says_what_the_last_one_said_its_answer_and_more() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from cwm.adapters.vllm.turns.body import objects
 from cwm.adapters.vllm.turns.messages.chat import chat_message
 from cwm.adapters.vllm.turns.openai.tokens import prompt_usage
-from cwm.adapters.vllm.turns.refusals import Refused
+from cwm.adapters.vllm.turns.refusals import Refused, validation_in_words
 from cwm.domain.figures import is_odd, token_count
 from cwm.ports.turn_wire import PromptUsage
 
@@ -34,8 +34,6 @@ _TYPES: Final = {
 _TOO_LONG: Final = re.compile(
     r"maximum context length is (\d{1,18}) tokens.{0,400}?(?<!\d)(\d{1,18}) input tokens", re.DOTALL
 )
-# One of vLLM's validation errors, which are dictionaries as Python writes them.
-_INVALID: Final = re.compile(r"'loc': '(?:body\.)?([^']*)', 'msg': (?:'([^']*)'|\"([^\"]*)\")")
 _SEARCHED_CHARS: Final = 16 * 1024
 _QUOTED_CHARS: Final = 300
 
@@ -135,9 +133,7 @@ class RefusalAnswer(Refused):
         if too_long := _TOO_LONG.search(message, 0, _SEARCHED_CHARS):
             most, tokens = int(too_long[1]), int(too_long[2])
             return f"prompt is too long: {max(tokens, most + 1)} tokens > {most} maximum"
-        if invalid := [f"{path}: {text or other}" for path, text, other in _INVALID.findall(message)]:
-            return "; ".join(invalid)
-        return message
+        return validation_in_words(message)
 
 
 def renaming(served_name: str, client_name: str) -> Callable[[bytes], bytes]:

@@ -12,7 +12,8 @@ from cwm.adapters.vllm.turns.responses.items import answer_message
 from cwm.domain.figures import is_odd, token_count
 from cwm.ports.turn_wire import PromptUsage
 
-_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+_COMPLETED, _CUT_OFF, _INCOMPLETE = "response.completed", "response.incomplete", "incomplete"
+_ENDS: Final = frozenset({_COMPLETED, _CUT_OFF, "response.failed", "error"})
 # The events that bring a piece of an item, and where it belongs.
 _DELTA: Final = ".delta"
 _DELTAS: Final = {
@@ -59,6 +60,10 @@ class ResponsesReader:
             response = event.get("response")
             self.aborted = isinstance(response, dict) and response.get("status") == _CANCELLED
             self.response = event.get("response") and {**event["response"], **self._fields}
+        if kind == _COMPLETED and self.response and self.response.get("status") == _INCOMPLETE:
+            # vLLM says in the response alone that an answer was cut off; OpenAI's clients look at the event.
+            self.response["output"] = _cut_off(self.response.get("output"))
+            return {**event, "type": _CUT_OFF, "response": self.response}
         if self._fields and isinstance(event.get("response"), dict):
             return {**event, "response": {**event["response"], **self._fields}}
         return None
@@ -98,6 +103,13 @@ class ResponseIds(EngineIds):
     def response(self) -> Mapping[str, Any] | None:
         """The response object, once it is complete."""
         return self._responses.response
+
+
+def _cut_off(output: Any) -> Any:
+    """The items, of which the last was cut off."""
+    if not isinstance(output, list) or not output or not isinstance(output[-1], dict):
+        return output
+    return [*output[:-1], {**output[-1], "status": _INCOMPLETE}]
 
 
 def _with_text(item: dict[str, Any], text: str) -> dict[str, Any]:

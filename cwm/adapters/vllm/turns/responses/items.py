@@ -15,6 +15,8 @@ _TEXTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary
 # vLLM shows a custom tool to the model as a function with one argument of this name.
 _CUSTOM_INPUT: Final = "input"
 _SEPARATOR: Final = "__"
+# What clients call the parts of an earlier answer.
+_ANSWERED: Final = ("output_text", "text")
 # What an assistant's items add to the message before them, where that has none yet.
 _MERGED: Final = ("content", "reasoning")
 
@@ -51,6 +53,24 @@ def input_items(input_value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(objects(input_value))
 
 
+def whole_answers(items: Any) -> Any:
+    """The items with each earlier answer as a text, where vLLM would not take it whole: of several parts it reads the first, and of an item without a type it refuses them."""
+    if not isinstance(items, list):
+        return items
+    return [_whole_answer(item) if isinstance(item, dict) else item for item in items]
+
+
+def _whole_answer(item: dict[str, Any]) -> dict[str, Any]:
+    parts = item.get("content")
+    if item.get("role") != "assistant" or not isinstance(parts, list) or not parts:
+        return item
+    if not all(isinstance(part, dict) and part.get("type") in _ANSWERED for part in parts):
+        return item
+    if len(parts) == 1 and "type" in item:
+        return item
+    return {"type": "message", "role": "assistant", "content": _joined(parts)}
+
+
 def references(items: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The ids of the items that stand for earlier ones."""
     return tuple(
@@ -85,7 +105,7 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any] | None:
             "tool_call_id": item.get("call_id"),
         }
     if role == "assistant":
-        return {"role": role, "content": _first_text(item.get("content"))}
+        return {"role": role, "content": _answer_text(item.get("content"))}
     return None if role is None else {"role": role, "content": _content(item.get("content"))}
 
 
@@ -113,12 +133,17 @@ def _merges(before: dict[str, Any], message: Mapping[str, Any]) -> bool:
     return True
 
 
-def _first_text(content: Any) -> Any:
-    """VLLM reads one part of an assistant's message."""
+def _answer_text(content: Any) -> Any:
     parts = objects(content)
     if not parts:
         return content
+    if all(part.get("type") in _ANSWERED for part in parts):
+        return _joined(parts)
     return parts[0].get("text", parts[0].get("refusal"))
+
+
+def _joined(parts: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(str(part.get("text") or "") for part in parts)
 
 
 def _content(content: Any) -> Any:

@@ -14,7 +14,13 @@ from cwm.adapters.vllm.turns.body import RequestBody, objects, strings
 from cwm.adapters.vllm.turns.engine_ids import HEADERS
 from cwm.adapters.vllm.turns.refusals import Refusal
 from cwm.adapters.vllm.turns.responses.answer import ResponseIds, ResponsesReader
-from cwm.adapters.vllm.turns.responses.items import input_items, input_messages, media_in, references
+from cwm.adapters.vllm.turns.responses.items import (
+    input_items,
+    input_messages,
+    media_in,
+    references,
+    whole_answers,
+)
 from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.messages import message_of, profile_of
@@ -161,8 +167,11 @@ class ResponsesRequest(RequestBody):
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool, prompt: TokenIds | None = None) -> bytes:  # noqa: ARG002 - the ids come without a field
         ours: dict[str, Any] = {"request_id": self.response_id, "store": False}
+        sent = whole_answers(self._input)
         if self.before is not None:
-            ours |= {"input": self._input, "previous_response_id": None}
+            ours["previous_response_id"] = None
+        if self.before is not None or sent != self._input:
+            ours["input"] = sent
         if self.response.conversation is not None:
             ours["conversation"] = None
         return self._sent(cache_salt, weights, prompt, **ours)
