@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from cwm.domain.conversation import DATES, chained, chains
+from cwm.domain.conversation import chained, chains, without_dates
 from cwm.domain.messages import canonical_message
 from cwm.domain.session import Session
 from cwm.domain.surroundings import without_surroundings
@@ -112,7 +112,7 @@ def _with_message(chain: str, message: Message, *, is_opening: bool) -> str:
 def _core_of(part: Any) -> Any:
     """A part of a message's content, or its whole text, without surroundings and dates; anything but a text stays."""
     text = part.get("text") if isinstance(part, Mapping) else part
-    return DATES.sub("", without_surroundings(text)).strip() if isinstance(text, str) else part
+    return without_dates(without_surroundings(text)).strip() if isinstance(text, str) else part
 
 
 def calls_digest(message: Message, *hints: str) -> str | None:

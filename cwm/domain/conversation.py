@@ -17,6 +17,7 @@ from cwm.domain.turn import Message
 _ID: Final = re.compile(SESSION_ID_PATTERN)
 _BEGINNING_CHARS: Final = 47
 _DIGEST_CHARS: Final = 16
+_READ_CHARS: Final = 2**20
 _SYSTEM: Final = ("system", "developer")
 _MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 # Many clients put today's date in front of the conversation.
@@ -123,8 +124,13 @@ def chained(chain: str, *digests: str) -> str:
     return chain
 
 
+def without_dates(text: str) -> str:
+    """A text without dates and times in its first million characters: a search holds up all other threads as long as it takes."""
+    return DATES.sub("", text[:_READ_CHARS]) + text[_READ_CHARS:]
+
+
 def _steady(content: Mapping[str, Any]) -> str:
-    return _digest(*(DATES.sub("", text) for text in _texts(content)))
+    return _digest(*map(without_dates, _texts(content)))
 
 
 def _texts(content: Mapping[str, Any]) -> list[str]:

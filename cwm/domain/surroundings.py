@@ -20,15 +20,17 @@ _BLOCKS: Final = (
     "file_tree",
 )
 _TAG: Final = re.compile(rf"<(/?)({'|'.join(_BLOCKS)})(?=[\s>/])[^<>]{{0,400}}>", re.IGNORECASE)
+# A search holds up all other threads as long as it takes.
+_READ_CHARS: Final = 2**20
 _PREFACES: Final = tuple(client.preface for client in CLIENTS if client.preface)
 
 
 def without_surroundings(text: str) -> str:
-    """A text without the blocks that clients write anew; empty if it has nothing else."""
+    """A text without the blocks that clients write anew in its first million characters; empty if it has nothing else."""
     if text.lstrip().startswith(_PREFACES):
         return ""
     pieces, end, opened = [], 0, ""
-    for tag in _TAG.finditer(text):
+    for tag in _TAG.finditer(text, 0, _READ_CHARS):
         is_end, name = bool(tag.group(1)), tag.group(2).lower()
         if not opened and not is_end:
             pieces.append(text[end : tag.start()])

@@ -158,13 +158,15 @@ class House:
 async def house(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> AsyncIterator[House]:
     folder = tmp_path_factory.mktemp("awkward")
     shutil.copyfile(sqlite_template, folder / "cwm.db")
+    # What is deep has many tokens, and a preview of it would be no answer to these tests.
+    policies = {"context_set": ToolPolicy(references=True), "turn_show": ToolPolicy(max_tokens=None)}
     async with fake_vllm() as vllm:
         chosen = Settings(
             database=Database(db_path=folder / "cwm.db"),
             engine=Engine(vllm_url=vllm.url, lmcache_url=ABSENT, coordinator_url=ABSENT),
             isolation=Isolation(secret="a test's secret"),
             retention=Retention(reconcile_seconds=86_400),
-            budgets=Budgets(policies=ToolPolicies(by_name={"context_set": ToolPolicy(references=True)})),
+            budgets=Budgets(policies=ToolPolicies(by_name=policies)),
         )
         parts = build_parts(chosen)
         app = assemble(chosen, parts)
@@ -290,7 +292,8 @@ def test_a_request_is_read_exactly_if_all_of_it_can_be_shown(value: str, place: 
         fault = flaw(json.loads(text))
     except RecursionError:
         fault = "nested too deep to be read"
-    if fault is None:
+    # Halves of characters become whole ones.
+    if fault is None or "surrogate" in fault:
         # A schema has limits of its own.
         with suppress(InvalidParameterError) if place == "tools" else nullcontext():
             VllmWire().read(path, text.encode())

@@ -85,15 +85,6 @@ async def test_options_of_the_template_count_from_the_first_turn_on(cwm: Gateway
     assert cwm.engine.requests[-1].token_ids == prompt
 
 
-async def test_tools_that_no_engine_should_compile_are_refused_and_the_engine_not_asked(cwm: Gateway) -> None:
-    await cwm.open_session(ANN, "s1")
-    before = len(cwm.engine.requests)
-    tools = {"tools": [{"function": {"parameters": {"pattern": "(a{1,100}){1,100}"}}}]}
-    with pytest.raises(InvalidParameterError, match=r"'tools' .*CWM_SCHEMA_EXPANSION"):
-        await cwm.generate(ANN, "s1", TurnInput(messages=HELLO, template_options=tools))
-    assert len(cwm.engine.requests) == before
-
-
 async def test_text_that_would_forge_a_turn_is_refused_and_the_engine_not_asked(cwm: Gateway) -> None:
     await cwm.open_session(ANN, "s1")
     before = len(cwm.engine.requests)

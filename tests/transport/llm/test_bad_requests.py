@@ -47,7 +47,7 @@ async def test_fields_that_would_leave_the_tenant_are_refused(
 @pytest.mark.parametrize(
     ("param", "fields", "headers"),
     [
-        ("made_up", {"made_up": 1}, {}),
+        ("functions", {"functions": [{"name": "f"}]}, {}),
         ("priority", {"priority": -5}, SESSION),
         ("x-data-parallel-rank", {}, {"X-data-parallel-rank": "3"}),
         ("x-vllm-priority", {}, {"X-Vllm-Priority": "-99", **SESSION}),

@@ -202,7 +202,7 @@ async def test_a_turn_that_fails_adds_nothing_and_lets_the_conversation_go(
     vllm.behaviour = behaviour
     ask = {"model": MODEL, "input": "hey", "conversation": conversation, "stream": True}
     await cwm.client.post(RESPONSES, json=ask)
-    await cwm.client.post(RESPONSES, json=ask | {"stream": False, "nonsense": 1})
+    await cwm.client.post(RESPONSES, json=ask | {"stream": False, "priority": 1})
     assert await texts_in(sdk, conversation) == []
     vllm.behaviour = Behaviour.NORMAL
     await sdk.responses.create(model=MODEL, input="now", conversation=conversation)
@@ -269,8 +269,7 @@ async def test_somebody_elses_conversation_is_answered_like_one_that_does_not_ex
 async def test_an_id_that_no_conversation_can_have_is_not_found(cwm: Gateway, odd: str) -> None:
     body = {"model": MODEL, "input": "hey", "conversation": odd}
     refused = await cwm.client.post(RESPONSES, content=json.dumps(body))
-    status, words = (400, "not valid text") if odd == "\ud800" else (404, "not found")
-    assert (refused.status_code, words in refused.json()["error"]["message"]) == (status, True)
+    assert (refused.status_code, "not found" in refused.json()["error"]["message"]) == (404, True)
     in_path = odd.encode(errors="replace").hex() or "-"
     for end in (f"/{in_path}.", f"/{in_path}./items", f"/{await created(cwm)}/items/{in_path}."):
         assert (await cwm.client.get(PATH + end)).status_code == 404
@@ -351,7 +350,7 @@ async def test_without_kept_messages_there_are_no_conversations(cwm: Gateway) ->
 
 
 async def test_what_writes_a_conversation_counts_as_a_request(vllm: FakeVllm, tmp_path: Path) -> None:
-    rules = LimitRules(session=(Rate(2, 60),))
+    rules = LimitRules(principal=(Rate(2, 60),))
     async with gateway(settings_for(vllm.url), tmp_path, rules=rules) as cwm:
         path = f"{PATH}/{await created(cwm)}"
         writes = [await cwm.client.post(f"{path}/items", json={"items": [HEY]}) for _ in range(2)]

@@ -25,8 +25,20 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 # vLLM also reads these fields from here, without a check: it answers 500 if ``kv_transfer_params`` is not an object.
 _UNCHECKED: Final = "vllm_xargs"
 _PASSED: Final = "CWM_PASSED_FIELDS"
-# Fields of vLLM by which a caller would order other requests, or reach extensions without a check.
-_GUARDED: Final = frozenset({"priority", "ec_transfer_params", _UNCHECKED})
+# Fields of vLLM, also of its development mode, by which a caller would order other requests, choose weights or KV, or reach extensions without a check.
+_GUARDED: Final = frozenset(
+    {
+        "priority",
+        "data_parallel_rank",
+        "ec_transfer_params",
+        "kv_hints",
+        "lora_path",
+        "lora_request",
+        "weight_version",
+        "weights",
+        _UNCHECKED,
+    }
+)
 _ROUTING_HEADERS: Final = ("x-data-parallel-", "x-vllm-")
 # Fields of OpenAI that its clients send and vLLM ignores without a change of the answer.
 _IGNORED: Final = frozenset(

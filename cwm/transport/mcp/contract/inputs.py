@@ -61,7 +61,9 @@ TurnTag: TypeAlias = Annotated[str, Field(pattern=TURN_TAG_PATTERN)]
 WindowName: TypeAlias = Annotated[str, Field(pattern=WINDOW_NAME_PATTERN)]
 Description: TypeAlias = Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARS)]
 Tag: TypeAlias = Annotated[str, Field(pattern=TAG_PATTERN)]
-Tags: TypeAlias = Annotated[list[Tag], Field(max_length=MAX_TAGS)]
+# The first wrong element is told, and a hundred thousand more are not looked at.
+Tags: TypeAlias = Annotated[list[Tag], Field(fail_fast=True, max_length=MAX_TAGS)]
+TagWords: TypeAlias = Annotated[list[str], Field(fail_fast=True)]
 Moment: TypeAlias = Annotated[
     datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})
 ]
@@ -71,7 +73,9 @@ Metadata: TypeAlias = Annotated[dict[str, Any], _at_most(MAX_METADATA_BYTES)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0, le=2)]
 TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**53 - 1)]
-Stop: TypeAlias = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=16)]
+Stop: TypeAlias = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=256)]], Field(fail_fast=True, max_length=16)
+]
 
 Visibility: TypeAlias = Annotated[str, Field(pattern=VISIBILITY_PATTERN)]
 TtlSeconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS)]
@@ -90,12 +94,14 @@ class ChatMessage(TypedDict):
     role: Annotated[str, Field(min_length=1, max_length=64, description="system, user, assistant or tool")]
     content: NotRequired[
         Annotated[
-            str | list[dict[str, Any]] | None,
+            str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None,
             Field(description="Text, or a list of parts such as {type: text, text: …}"),
         ]
     ]
 
 
-Messages: TypeAlias = Annotated[list[ChatMessage], Field(min_length=1)]
+Messages: TypeAlias = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
 # Limited because the registry stores them with the session.
-ChatTools: TypeAlias = Annotated[list[dict[str, Any]], Field(max_length=128), _at_most(MAX_TOOLS_BYTES)]
+ChatTools: TypeAlias = Annotated[
+    list[dict[str, Any]], Field(fail_fast=True, max_length=128), _at_most(MAX_TOOLS_BYTES)
+]

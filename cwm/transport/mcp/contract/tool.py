@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from fastmcp.exceptions import FastMCPError, ToolError
 from fastmcp.server.middleware import Middleware
@@ -19,13 +20,15 @@ from cwm.transport.mcp.requests.agent import CallContext, NextCall
 from cwm.transport.mcp.requests.call import tool_call
 from cwm.transport.mcp.requests.errors import RefusedError, coded
 
+_MOST_UNKNOWN: Final = 5
+
 
 class CodedTool(FunctionTool):
     """A tool that accepts null for optional fields and reports failures with an error code."""
 
     async def run(self, arguments: dict[str, Any]) -> ToolResult:
         try:
-            return await super().run(self._without_nulls(arguments))
+            return await super().run(self._without_nulls(self._with_few_unknown(arguments)))
         except FastMCPError:
             raise
         except Exception as failed:
@@ -37,6 +40,15 @@ class CodedTool(FunctionTool):
             return super().convert_result(raw_value)
         except (ToolError, ValueError, RecursionError):
             return super().convert_result(shown(raw_value))
+
+    def _with_few_unknown(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Without most of the names that are no fields: each would be an error of its own."""
+        fields = self.parameters["properties"]
+        if len(arguments) <= len(fields) + _MOST_UNKNOWN:
+            return arguments
+        unknown = islice((name for name in arguments if name not in fields), _MOST_UNKNOWN)
+        told = {*unknown, *fields}
+        return {name: value for name, value in arguments.items() if name in told}
 
     def _without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Drop optional fields that are null: the schema has no null, but clients that fill in every field send it."""

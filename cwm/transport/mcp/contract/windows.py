@@ -191,7 +191,9 @@ async def window_thaw(
 
 
 async def window_list(
-    tags: Annotated[list[str] | None, Field(description="Only windows that have all of these tags")] = None,
+    tags: Annotated[
+        inputs.TagWords | None, Field(description="Only windows that have all of these tags")
+    ] = None,
     model: Annotated[str | None, Field(description="Only windows of this model")] = None,
     created_after: Annotated[
         inputs.Moment | None, Field(description="Only windows created after this time (RFC 3339)")
@@ -289,7 +291,7 @@ async def window_clone(
     ],
     description: Annotated[inputs.Description | None, Field(description="What this branch is for")] = None,
     tags: Annotated[
-        list[str] | None, Field(description="Tags of the clone; those of the source if left out")
+        inputs.TagWords | None, Field(description="Tags of the clone; those of the source if left out")
     ] = None,
     retention: Annotated[
         inputs.Retention | None, Field(description="guaranteed or best_effort; the source's if left out")

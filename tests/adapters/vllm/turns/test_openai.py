@@ -95,7 +95,7 @@ def test_other_extra_arguments_pass_where_a_setting_says_so(xargs: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize("name", ["priority", "ec_transfer_params", "vllm_xargs"])
+@pytest.mark.parametrize("name", ["priority", "ec_transfer_params", "vllm_xargs", "kv_hints"])
 def test_a_field_that_is_the_operators_is_refused_by_name(path: str, name: str) -> None:
     body = json.dumps({name: 1}).encode()
     with pytest.raises(InvalidParameterError, match=f"'{name}'.*CWM_PASSED_FIELDS") as refused:
@@ -106,7 +106,7 @@ def test_a_field_that_is_the_operators_is_refused_by_name(path: str, name: str) 
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize("name", ["made_up", "search_parameters", "kv_hints", "", "n "])
+@pytest.mark.parametrize("name", ["made_up", "search_parameters", "guided_json", "", "n "])
 def test_a_field_that_nobody_knows_is_dropped_and_named(path: str, name: str) -> None:
     body = json.dumps({name: {"any": "thing"}, "n": 1}).encode()
     request = WIRE.read(path, body)

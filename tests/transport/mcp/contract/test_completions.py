@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 UPSTREAM_ERAS = pytest.mark.parametrize("upstream_era", [LEGACY, MODERN])
 GREET = PromptReference(name="notes_greet")
-TWO = Limits(rate_limit_session="2/minute")
+TWO = Limits(rate_limit_principal="2/minute")
 DAY = ResourceTemplateReference(uri="notes://notes/on/{day}")
 
 
