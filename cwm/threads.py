@@ -1,7 +1,7 @@
 """Work beside the event loop: in threads, callers in turns.
 
 A thread that reads or writes JSON competes with the event loop for the interpreter, and takes as large a share of it. So there are two, and one
-caller has one of them at most, however many requests it sends.
+tenant has one of them at most, however many requests it sends; its callers have it in turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 AT_ONCE_BYTES: Final = 64 * 1024
 CALLER: Final[ContextVar[str]] = ContextVar("caller", default="")
-"""Whose request the running task serves; empty for the gateway's own work."""
+"""Whose request the running task serves, the tenant's name and NUL in front; empty for the gateway's own work."""
 
 _THREADS: Final = 2
 
@@ -31,7 +31,7 @@ async def aside(size: int, work: Callable[[], T]) -> T:
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run ``work`` in a thread, as soon as the caller has no other there and it is its turn. It continues if the caller is cancelled."""
+    """Run ``work`` in a thread, as soon as the tenant has no other there and it is the caller's turn. It continues if the caller is cancelled."""
     loop = asyncio.get_running_loop()
     turns = _turns_of_loops.setdefault(loop, _Turns())
     caller = CALLER.get()
@@ -49,14 +49,14 @@ async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
 
 @dataclass(slots=True)
 class _Turns:
-    """Who has a thread now, and who waits for one: each caller's work in the order in which it came."""
+    """Which tenants have a thread now, and who waits for one: each caller's work in the order in which it came."""
 
     _running: set[str] = field(default_factory=set)
     _waiting: dict[str, deque[asyncio.Future[None]]] = field(default_factory=dict)
 
     async def begin(self, caller: str) -> None:
-        if len(self._running) < _THREADS and caller not in self._running:
-            self._running.add(caller)
+        if len(self._running) < _THREADS and _tenant(caller) not in self._running:
+            self._running.add(_tenant(caller))
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(turn)
@@ -68,12 +68,12 @@ class _Turns:
             raise
 
     def end(self, caller: str) -> None:
-        self._running.discard(caller)
+        self._running.discard(_tenant(caller))
         for other in list(self._waiting):
             if len(self._running) >= _THREADS:
                 return
-            if other not in self._running and self._next(other):
-                self._running.add(other)
+            if _tenant(other) not in self._running and self._next(other):
+                self._running.add(_tenant(other))
 
     def _next(self, caller: str) -> bool:
         """Let the caller's first work that is still waited for begin; the caller is the last then."""
@@ -86,6 +86,10 @@ class _Turns:
                     self._waiting[caller] = turns
                 return True
         return False
+
+
+def _tenant(caller: str) -> str:
+    return caller.partition("\0")[0]
 
 
 _pool: Final = ThreadPoolExecutor(_THREADS, "cwm-aside")

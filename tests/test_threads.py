@@ -64,6 +64,19 @@ async def test_a_caller_has_one_thread_and_another_does_not_wait_for_it() -> Non
     assert done == ["other 1", "greedy 1", "greedy 2"]
 
 
+async def test_callers_of_one_tenant_share_a_thread_and_another_tenant_does_not_wait_for_them() -> None:
+    done: list[str] = []
+    async with busy("acme\0ann", done):
+        second = Work("bob 1", done)
+        waits = asked("acme\0bob", second)
+        other = Work("eve 1", done)
+        other.may_end.set()
+        assert await asked("elsewhere\0eve", other) == "eve 1"
+        assert not second.began.is_set()
+        second.may_end.set()
+    assert await waits == "bob 1"
+
+
 async def test_callers_that_wait_take_turns() -> None:
     done: list[str] = []
     async with busy("a", done), busy("b", done):

@@ -64,6 +64,10 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "best_of": (1,),
 }
 
+_MOST_FIELDS: Final = 1_000
+_MOST_ELEMENTS: Final = 10_000
+_LISTS: Final = ("messages", "input", "tools", "documents", "system")
+
 _Request: TypeAlias = OpenAiRequest | MessagesRequest | ResponsesRequest
 
 
@@ -137,6 +141,7 @@ class VllmWire:
         for name in protocol.ours:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
+        _require_few(fields)
         foreign = fields.keys() - ((protocol.known - self.guarded) | self.passed)
         self._require_served(fields, foreign, protocol, headers)
         request = protocol.request(fields, body, self.max_answer_bytes, self.media, self.prompts)
@@ -162,6 +167,22 @@ class VllmWire:
                 f"{protocol.wording.format(name=name[:128])}'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",
                 field=name[:128],
                 setting=_PASSED,
+            )
+
+
+def _require_few(fields: Mapping[str, Any]) -> None:
+    """CWM-1003 for more fields, messages, items, tools or documents than any client sends: each costs the gateway some work of its own."""
+    if len(fields) > _MOST_FIELDS:
+        raise InvalidParameterError(
+            f"A request has at most {_MOST_FIELDS} fields.", field="body", limit=_MOST_FIELDS
+        )
+    for name in _LISTS:
+        value = fields.get(name)
+        if isinstance(value, list) and len(value) > _MOST_ELEMENTS:
+            raise InvalidParameterError(
+                f"'{name}' has {len(value)} elements; at most {_MOST_ELEMENTS} are taken.",
+                field=name,
+                limit=_MOST_ELEMENTS,
             )
 
 

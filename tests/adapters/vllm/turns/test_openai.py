@@ -124,6 +124,18 @@ def test_an_empty_field_of_any_name_asks_for_nothing(name: str, value: Any) -> N
     assert json.loads(request.body("s", weights="", recorded=False)) == {"cache_salt": "s"}
 
 
+@pytest.mark.parametrize("name", ["messages", "tools", "documents"])
+def test_more_elements_than_any_client_sends_are_refused_before_they_are_looked_at(name: str) -> None:
+    assert WIRE.read(CHAT, json.dumps({name: [{}] * 10_000}).encode())
+    with pytest.raises(InvalidParameterError, match=f"'{name}' has 10001 elements; at most 10000"):
+        WIRE.read(CHAT, json.dumps({name: [{}] * 10_001}).encode())
+
+
+def test_more_fields_than_any_client_sends_are_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="at most 1000 fields"):
+        WIRE.read(CHAT, json.dumps({f"f{number}": 1 for number in range(1_001)}).encode())
+
+
 DOCUMENTED = [
     (CHAT, chat.CompletionCreateParamsBase),
     (COMPLETIONS, completions.CompletionCreateParamsBase),
