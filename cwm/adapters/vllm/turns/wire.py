@@ -66,6 +66,8 @@ _USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
 
 _MOST_FIELDS: Final = 1_000
 _MOST_ELEMENTS: Final = 10_000
+_MOST_PARTS: Final = 20_000
+_MOST_MODEL_CHARS: Final = 2_000
 _LISTS: Final = ("messages", "input", "tools", "documents", "system")
 
 _Request: TypeAlias = OpenAiRequest | MessagesRequest | ResponsesRequest
@@ -171,19 +173,27 @@ class VllmWire:
 
 
 def _require_few(fields: Mapping[str, Any]) -> None:
-    """CWM-1003 for more fields, messages, items, tools or documents than any client sends: each costs the gateway some work of its own."""
+    """CWM-1003 for more fields, messages, parts, tools or documents than any client sends: each costs the gateway some work of its own."""
     if len(fields) > _MOST_FIELDS:
-        raise InvalidParameterError(
-            f"A request has at most {_MOST_FIELDS} fields.", field="body", limit=_MOST_FIELDS
-        )
+        raise _too_many("body", len(fields), _MOST_FIELDS)
     for name in _LISTS:
         value = fields.get(name)
-        if isinstance(value, list) and len(value) > _MOST_ELEMENTS:
-            raise InvalidParameterError(
-                f"'{name}' has {len(value)} elements; at most {_MOST_ELEMENTS} are taken.",
-                field=name,
-                limit=_MOST_ELEMENTS,
-            )
+        elements = value if isinstance(value, list) else []
+        if len(elements) > _MOST_ELEMENTS:
+            raise _too_many(name, len(elements), _MOST_ELEMENTS)
+        contents = [each.get("content") for each in elements if isinstance(each, dict)]
+        parts = sum(len(content) for content in contents if isinstance(content, list))
+        if parts > _MOST_PARTS:
+            raise _too_many(f"{name}.content", parts, _MOST_PARTS)
+    model = fields.get("model")
+    if isinstance(model, str) and len(model) > _MOST_MODEL_CHARS:
+        raise _too_many("model", len(model), _MOST_MODEL_CHARS)
+
+
+def _too_many(field: str, count: int, limit: int) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"'{field}' has a length of {count}; at most {limit} are taken.", field=field, limit=limit
+    )
 
 
 def _is_empty(value: Any) -> bool:
