@@ -82,7 +82,7 @@ PROMISES = {
     "It also changes with the engine's identity": "tests/domain/test_cache_salt.py",
     "A client that sends no session id is recorded in the session that its own id or what was said leads to": "tests/transport/llm/test_conversations.py::test_a_conversation_without_a_name_is_found_by_its_last_answer",
     "prints its configuration for both faces, and checks each with one request": "tests/cli/test_connect.py::test_each_client_gets_its_configuration_and_a_check_of_each_face",
-    "`--write` writes it for Claude Code, Codex and opencode, after showing what changes in their files": "tests/cli/test_connect.py::test_writing_keeps_what_a_file_has_and_shows_what_changes",
+    "`--write` writes it for Claude Code, Codex, opencode and pi, after showing what changes in their files": "tests/cli/test_connect.py::test_writing_keeps_what_a_file_has_and_shows_what_changes",
     "An agent that speaks only MCP": "tests/live/test_mcp.py",
     "names the fix for each fault": "tests/live/test_doctor.py",
     "works with a vLLM that has no LMCache, and says so": "tests/live/test_deployments.py::test_without_lmcache_windows_keep_tokens_and_everything_says_so",

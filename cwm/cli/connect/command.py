@@ -43,7 +43,7 @@ def connect(
     """Print what connects a client to a running gateway, its language model and its tools, and check both with one request.
 
     Where the gateway asks for a key, CWM_API_KEY has it, for this command and for the client. --write is for claude-code (in
-    this folder), opencode (in this folder) and codex (in CODEX_HOME or ~/.codex).
+    this folder), opencode (in this folder), codex (in CODEX_HOME or ~/.codex) and pi (in ~/.pi/agent).
     """
     if client is None:
         _print_clients(as_json=as_json)

@@ -9,14 +9,17 @@ from cwm.domain.clients.aider import AIDER
 from cwm.domain.clients.anythingllm import ANYTHINGLLM
 from cwm.domain.clients.claude_code import CLAUDE_CODE
 from cwm.domain.clients.client import Client
+from cwm.domain.clients.cline import CLINE
 from cwm.domain.clients.codex import CODEX
 from cwm.domain.clients.continue_cli import CONTINUE
 from cwm.domain.clients.desktop import CLAUDE_DESKTOP, CURSOR
 from cwm.domain.clients.frameworks import AI_SDK, LANGGRAPH, OPENAI_AGENTS, PYDANTIC_AI
 from cwm.domain.clients.librechat import LIBRECHAT
 from cwm.domain.clients.lobechat import LOBECHAT
+from cwm.domain.clients.mini_swe_agent import MINI_SWE_AGENT
 from cwm.domain.clients.open_webui import OPEN_WEBUI
 from cwm.domain.clients.opencode import OPENCODE
+from cwm.domain.clients.pi import PI
 from cwm.domain.clients.qwen_code import QWEN_CODE
 from cwm.domain.clients.sdks import ANTHROPIC, OPENAI
 from cwm.domain.messages import plain_text
@@ -28,7 +31,10 @@ CLIENTS: Final[tuple[Client, ...]] = (
     OPENCODE,
     QWEN_CODE,
     CONTINUE,
+    CLINE,
+    PI,
     AIDER,
+    MINI_SWE_AGENT,
     CURSOR,
     CLAUDE_DESKTOP,
     OPEN_WEBUI,

@@ -191,6 +191,16 @@ def _prepare_continue(place: Place) -> None:
     (place.home / "config.yaml").write_text(part.text)
 
 
+def _pi(*more: str) -> Callable[[Place], Sequence[str]]:
+    return lambda place: _script("pi", "--provider", "cwm", "--model", place.model, *more, "-p")
+
+
+def _prepare_pi(place: Place) -> None:
+    folder = place.home / ".pi" / "agent"
+    folder.mkdir(parents=True)
+    (folder / "models.json").write_text(_connects("pi", place)[0].text)
+
+
 def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
     return lambda place: [
         sys.executable, "-m", "aider", "--model", f"openai/{place.model}", "--yes-always", "--no-auto-commits",
@@ -268,6 +278,16 @@ AGENTS: Final = (
         fork=lambda place, conversation: _codex("fork", conversation)(place),
     ),
     Agent(
+        "pi",
+        _pi(),
+        _pi("--continue"),
+        _prepare_pi,
+        lambda place: Tool("read", {"path": place.notes}),
+        lambda _: {"PI_OFFLINE": "1"},
+        again=lambda place, conversation: _pi("--session", conversation)(place),
+        fork=lambda place, conversation: _pi("--fork", conversation)(place),
+    ),
+    Agent(
         "aider",
         _aider(),
         _aider("--restore-chat-history"),
@@ -282,7 +302,7 @@ AGENTS: Final = (
 )
 
 TASK: Final = "Which code is in the notes?"
-_OPENCODE_AGENT, _QWEN_AGENT, _, _CODEX_AGENT, _ = AGENTS
+_OPENCODE_AGENT, _QWEN_AGENT, _, _CODEX_AGENT, *_ = AGENTS
 # Of Continue's, a run without a terminal says "No active session found"; aider has none.
 SUB_AGENTS: Final = (
     (
