@@ -61,6 +61,7 @@ UNRECORDED_ROUTES: Final = {
         _A_TURN,
     ),
     "POST /v1/messages/count_tokens": _NO_CHANGE,
+    "POST /v1/responses/compact": _NO_CHANGE,
     "POST /v1/responses/input_tokens": _NO_CHANGE,
     "POST /v1/responses/{response}/cancel": _NO_CHANGE,
     "POST /console/doctor": _NO_CHANGE,

@@ -94,14 +94,14 @@ async def test_a_new_limit_holds_for_the_next_call_and_its_end_as_well(tmp_path:
                 return bool((await client.call_tool_mcp("session_list", {})).is_error)
 
             assert not await is_refused()
-            config.write_text("limits: {rate_limit_session: 1/minute}\n")
+            config.write_text("limits: {rate_limit_principal: 1/minute}\n")
             applied = applied_of(log)
             assert [await is_refused() for _ in range(3)] == [False, True, True]
             config.write_text("limits: {}\n")
             applied += applied_of(log)
             assert not await is_refused()
 
-    assert applied == ["limits.rate_limit_session"] * 2
+    assert applied == ["limits.rate_limit_principal"] * 2
 
 
 def upstreams_at(**urls: str) -> str:

@@ -43,6 +43,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("POST", "/v1/responses/input_tokens", CountResponseEndpoint(CountResponse(pass_through))),
         *(("POST", path, PoolingEndpoint(Pooling(pass_through))) for path in POOLING_PATHS),
         ("GET", "/v1/models", models),
+        ("POST", "/v1/responses/compact", Unknown()),
         ("GET, DELETE", "/v1/responses/{response}", ResponseEndpoint(responses)),
         ("POST", "/v1/responses/{response}/cancel", CancelEndpoint(responses)),
         ("GET", "/v1/responses/{response}/input_items", InputItemsEndpoint(responses)),
@@ -52,7 +53,6 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
         ("GET, DELETE", f"{conversation}/items/{{item}}", ItemEndpoint(conversations)),
     )
     return [
-        *(Route(f"/v1/responses/compact{end}", Unknown()) for end in ("", "/")),
         # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
         *(
             Route(path + end, endpoint(methods, serve, path))

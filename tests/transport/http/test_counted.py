@@ -151,7 +151,7 @@ async def test_every_route_is_refused_over_a_limit_before_anything_of_the_reques
     "path", [CHAT, "/v1/messages/count_tokens", "/v1/embeddings", "/v1/conversations", "/reconcile"]
 )
 async def test_the_body_of_a_request_over_its_rate_is_not_waited_for(tmp_path: Path, path: str) -> None:
-    async with served(tmp_path, rate_limit_session="1/minute") as gateway:
+    async with served(tmp_path, rate_limit_principal="1/minute") as gateway:
         key, ann = await gateway.key("ann")
         (await gateway.limits.admit(ann, None))()
         status, answer = await gateway.said("POST", path, key, 70_000)
