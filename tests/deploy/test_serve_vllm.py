@@ -144,7 +144,7 @@ def test_a_model_in_mistrals_own_format_needs_no_template(machine: Machine) -> N
 def test_variables_replace_what_fits(machine: Machine) -> None:
     flags = machine.flags(CWM_TOOL_PARSER="mistral", CWM_REASONING_PARSER="qwen3")
     assert (flags["--tool-call-parser"], flags["--reasoning-parser"]) == ("mistral", "qwen3")
-    assert machine.flags(CWM_TOOL_PARSER="none").keys() == {"--middleware", "--shutdown-timeout"}
+    assert machine.flags(CWM_TOOL_PARSER="none").keys() == {"--middleware"}
 
 
 def test_another_chat_template_is_used_and_decides_what_fits(machine: Machine, tmp_path: Path) -> None:
@@ -163,7 +163,6 @@ def test_further_arguments_are_added_and_a_parser_among_them_is_the_one(machine:
         "--port": "8000",
         "--tool-call-parser": "mistral",
         "--seed": "1 2",
-        "--shutdown-timeout": "15",
         "--middleware": "cwm_engine.turn_ids.TurnIds",
     }
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from cwm_engine.parsers import ModelFiles, parsers_for
 
 _CHECK = "--check"
-_SHUTDOWN, _SHUTDOWN_SECONDS = "--shutdown-timeout", 15
 _TURN_IDS = "cwm_engine.turn_ids.TurnIds"
 _NO_TOOLS = (
     "no parser of vLLM is known to read this model's tool calls: agents that use tools will be refused. "
@@ -69,9 +68,6 @@ def arguments_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
     if reasoning:
         arguments += ["--reasoning-parser", reasoning]
-    if _SHUTDOWN not in _flags(arguments):
-        # Without it vLLM breaks off what it is answering as soon as it is to end.
-        arguments += [_SHUTDOWN, str(_SHUTDOWN_SECONDS)]
     arguments += ["--middleware", _TURN_IDS]
     return arguments, _sentence(arguments)
 

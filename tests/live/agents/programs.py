@@ -229,10 +229,12 @@ def _codex(*more: str) -> Callable[[Place], Sequence[str]]:
 
 
 def prepare_codex(place: Place, *more: str) -> None:
-    """As `cwm connect codex` says it; ``more`` are further lines of its configuration, in front."""
+    """As `cwm connect codex` says it; ``more`` are further lines of its configuration, in front, or in place of its own."""
     folder = place.home / ".codex"
     folder.mkdir()
-    lines = [*more, *(part.text for part in _connects("codex", place))]
+    named = tuple(line.partition("=")[0] for line in more)
+    lines = [line for part in _connects("codex", place) for line in part.text.splitlines()]
+    lines = [*more, *(line for line in lines if not named or not line.startswith(named))]
     (folder / "config.toml").write_text("\n".join(lines))
 
 

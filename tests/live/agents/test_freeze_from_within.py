@@ -39,22 +39,17 @@ def _json_beside(file: Path, text: str) -> None:
 
 
 def _text_beside(file: Path, text: str) -> None:
-    file.write_text(f"{file.read_text()}\n{text}\n")
+    """Continue counts all tools of CWM, of which the model gets one, and asks nothing if they exceed the context."""
+    own = file.read_text().replace("contextLength: 8192", "contextLength: 65536")
+    file.write_text(f"{own}\n{text}\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """An agent with CWM's tools, which are in ``file``. ``begin`` replaces its command line, if its own has no tools of others."""
+    """An agent with CWM's tools, which are in ``file``."""
 
     file: Callable[[Place], Path]
     add: Callable[[Path, str], None]
-    begin: Callable[[Place], Sequence[str]] | None = None
-
-
-def _qwen(place: Place) -> Sequence[str]:
-    line = list(_agent("qwen-code").begin(place))
-    line.remove("--bare")
-    return line
 
 
 def _agent(name: str) -> Agent:
@@ -64,9 +59,7 @@ def _agent(name: str) -> Agent:
 
 CONNECTED: Final = {
     "opencode": Connected(lambda place: place.work / "opencode.json", _json_beside),
-    "qwen-code": Connected(lambda place: place.home / ".qwen" / "settings.json", _json_beside, _qwen),
     "continue": Connected(lambda place: place.home / "config.yaml", _text_beside),
-    "codex": Connected(lambda place: place.home / ".codex" / "config.toml", _text_beside),
 }
 
 
@@ -81,7 +74,7 @@ async def _frozen(name: str, window: str, folder: Path, gateway: LiveGateway, na
         proxy.tool = Tool(client.tool_name.format(FREEZE), {"window_name": window})
         proxy.hidden = frozenset(client.tool_name.format(each) for each in names if each != FREEZE)
         proxy.calls = True
-        await agent.run(its, (connected.begin or agent.begin)(its), QUESTION)
+        await agent.run(its, agent.begin(its), QUESTION)
         assert not proxy.calls, "its tools were not offered"
         (session,) = {str(each.session) for each in proxy.passed if each.has_tools}
         return session

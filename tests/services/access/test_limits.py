@@ -90,10 +90,11 @@ async def test_a_request_that_is_several_counts_as_that_many_and_one_that_can_ne
         await made(LimitRules(principal=(PER_MINUTE,))).admit(EVE, "c", cost=4)
 
 
-async def test_each_session_has_its_own_limit_and_one_without_is_the_principals(made: Made) -> None:
+async def test_each_session_has_its_own_limit_and_what_has_none_has_no_sessions(made: Made) -> None:
     limits = made(LimitRules(session=(PER_MINUTE,)))
-    for session in ("a", "b", None):
+    for session in ("a", "b"):
         assert [await refused(limits, ANN, session) for _ in range(4)] == ["", "", "", "CWM-7001"]
+    assert [await refused(limits, ANN, None) for _ in range(9)] == [""] * 9
     assert await refused(limits, BOB, "a") == ""
 
 
