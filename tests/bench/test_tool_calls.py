@@ -55,6 +55,6 @@ async def test_what_a_team_has_on_is_on(tmp_path: Path, redis_url: str) -> None:
             assert answered.json()["result"]["structuredContent"] == {"text": "here"}
             with redis.Redis.from_url(redis_url) as store:
                 counted = [key for key in store.scan_iter() if b":limit" in key]
-            assert len(counted) == len(("session", "principal", "tenant")) * len(("minute", "hour"))
+            assert len(counted) == len(("principal", "tenant")) * len(("minute", "hour"))
         # A gateway that ends has sent its traces.
         assert (await http.get(f"{collector.origin}/taken")).json() > 0

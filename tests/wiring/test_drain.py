@@ -40,6 +40,7 @@ class Watched:
     responses: Any = field(default_factory=lambda: SimpleNamespace(conversations=None))
     limits: Any = None
     journal: Any = None
+    directory: Any = None
 
     async def drain(self, timeout_seconds: float) -> None:
         self.given = timeout_seconds

@@ -72,7 +72,7 @@ class Usage:
     def _all(self, principal: Principal) -> Iterator[tuple[Standing, _Read | None]]:
         rules = self.limits.rules
         for level in _levels(principal):
-            buckets = [each for each in rules.buckets(principal, None, None) if each.level is level]
+            buckets = [each for each in rules.buckets(principal, "", None) if each.level is level]
             if not buckets:
                 yield Standing(Measure.REQUESTS, level), None
             for bucket in buckets:

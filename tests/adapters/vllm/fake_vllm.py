@@ -11,7 +11,7 @@ import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -182,8 +182,15 @@ class _Reply:
         path = self.seen.target.partition("?")[0]
         if path in _GENERATING and not self.fake.generates:
             await self._json(404, {"detail": "Not Found"})
+        elif path in {*_GENERATING, f"{MESSAGES}/count_tokens"} and self._lacks_prompt():
+            await self._json(400, _error("Field required", "BadRequestError", "prompt", 400))
         else:
             await self._send(path)
+
+    def _lacks_prompt(self) -> bool:
+        with suppress(ValueError):
+            return not self.seen.json.keys() & {"messages", "prompt", "input"}
+        return False
 
     async def _send(self, path: str) -> None:
         plain = self._plain()
@@ -295,7 +302,8 @@ class _Reply:
 
     def _answer(self, asked: dict[str, Any], chat: bool) -> bytes:
         does = self.fake.behaviour
-        aborted = bool(self.fake.aborted) or does is Behaviour.ENDS_IN_ORDER
+        request_id = asked.get("request_id") or self.seen.headers.get("x-request-id") or "none"
+        aborted = does is Behaviour.ENDS_IN_ORDER or any(request_id in each for each in self.fake.aborted)
         if self._is_message:
             words = _words(asked)[: 2 if aborted else None]
             message = fake_messages.body(asked, MODEL, words, self.fake.call_id())
