@@ -189,7 +189,9 @@ class _Reply:
 
     def _lacks_prompt(self) -> bool:
         with suppress(ValueError):
-            return not self.seen.json.keys() & {"messages", "prompt", "input"}
+            asked = self.seen.json
+            is_its_own = asked.get("model") == self.fake.model
+            return is_its_own and not asked.keys() & {"messages", "prompt", "input"}
         return False
 
     async def _send(self, path: str) -> None:

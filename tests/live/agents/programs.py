@@ -304,7 +304,7 @@ AGENTS: Final = (
 )
 
 TASK: Final = "Which code is in the notes?"
-_OPENCODE_AGENT, _QWEN_AGENT, _, _CODEX_AGENT, *_ = AGENTS
+_OPENCODE_AGENT, _QWEN_AGENT, _, _CODEX_AGENT = AGENTS[:4]
 # Of Continue's, a run without a terminal says "No active session found"; aider has none.
 SUB_AGENTS: Final = (
     (
