@@ -51,7 +51,10 @@ async def ask(client: openai.AsyncOpenAI, session: str, *, stream: bool = False,
     if not stream:
         return await client.responses.create(extra_headers=headers, **fields)
     async with client.responses.stream(extra_headers=headers, **fields) as events:
-        return await events.get_final_response()
+        # Of one that was cut off, as this one is, the SDK gives no final response.
+        *_, last = [event async for event in events]
+        assert last.type == "response.incomplete"
+        return last.response
 
 
 def new_name(kind: str) -> str:
