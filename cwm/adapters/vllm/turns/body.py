@@ -90,9 +90,9 @@ class RequestBody:
         over = [name for name in self.ANSWER_LIMITS if _is_over(self.fields.get(name), max_model_len)]
         request = replace(self, served=served, capped=max_model_len if over else None)
         options = {} if self.wish is None else self.wish.options(switches)
-        return request._told(options) if options else request  # noqa: SLF001 - another of its kind
+        return request._with_options(options) if options else request  # noqa: SLF001 - another of its kind
 
-    def _told(self, options: Mapping[str, Any]) -> Self:
+    def _with_options(self, options: Mapping[str, Any]) -> Self:
         """The same request with these variables for its template, behind the client's own."""
         own = self.fields.get(_OPTIONS)
         fields = {**self.fields, _OPTIONS: {**options, **(own if isinstance(own, dict) else {})}}

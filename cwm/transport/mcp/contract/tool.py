@@ -47,8 +47,8 @@ class CodedTool(FunctionTool):
         if len(arguments) <= len(fields) + _MOST_UNKNOWN:
             return arguments
         unknown = islice((name for name in arguments if name not in fields), _MOST_UNKNOWN)
-        told = {*unknown, *fields}
-        return {name: value for name, value in arguments.items() if name in told}
+        names = {*unknown, *fields}
+        return {name: value for name, value in arguments.items() if name in names}
 
     def _without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Drop optional fields that are null: the schema has no null, but clients that fill in every field send it."""
