@@ -77,17 +77,32 @@ class Scheduler:
         ]
         return self.step(request_id, start, end, ids)
 
-    def step(self, request_id: str, start: int, end: int, ids: list[list[int]]) -> Any:
+    def load(self, request_id: str, end: int) -> Any:
+        """The step's metadata with a load of the tokens up to ``end``."""
+        ids = [
+            [each.block_id for each in own[request_id][: end // size]]
+            for own, size in zip(self.groups, _GROUPS, strict=True)
+        ]
+        return self.step(request_id, 0, end, ids, direction="RETRIEVE")
+
+    def end(self, request_id: str) -> None:
+        """The request has ended, or its load was given up: vLLM frees its blocks."""
+        for own in self.groups:
+            self.pool.free_blocks(own.pop(request_id))
+
+    def step(
+        self, request_id: str, start: int, end: int, ids: list[list[int]], direction: str = "STORE"
+    ) -> Any:
         self.trackers[request_id].num_stored_tokens = end
         op = SimpleNamespace(start=start, end=end, block_ids=ids)
         metadata = SimpleNamespace(
-            requests=[SimpleNamespace(request_id=request_id, direction="STORE", op=op)]
+            requests=[SimpleNamespace(request_id=request_id, direction=direction, op=op)]
         )
         self.held.hold(metadata, self.trackers)
         return metadata
 
     def settle(self, *numbers: int) -> None:
-        self.held.settle(held_blocks.SettledStores(dict.fromkeys(numbers, 1)))
+        self.held.settle(held_blocks.SettledTransfers(dict.fromkeys(numbers, 1)))
 
 
 def test_a_block_that_its_request_gives_up_is_free_when_the_server_has_read_it() -> None:
@@ -105,9 +120,9 @@ def test_every_worker_must_have_answered() -> None:
     scheduler.begin("r", _CHUNK)
     number = scheduler.store("r", 0, _CHUNK).holds["r"]
     scheduler.settle(number)
-    report = held_blocks.SettledStores({number: 1})
+    report = held_blocks.SettledTransfers({number: 1})
     assert scheduler.held.count == 3
-    scheduler.held.settle(report.aggregate(held_blocks.SettledStores({number: 1})))
+    scheduler.held.settle(report.aggregate(held_blocks.SettledTransfers({number: 1})))
     assert scheduler.held.count == 0
     scheduler.held.settle(report)
 
@@ -149,6 +164,31 @@ def test_blocks_that_are_gone_are_taken_out_of_a_store_with_their_chunk() -> Non
     assert scheduler.held.count == 4
 
 
+def test_blocks_of_a_load_that_was_given_up_are_free_when_the_server_has_written_them() -> None:
+    scheduler = Scheduler()
+    scheduler.begin("r", 3 * _CHUNK)
+    metadata = scheduler.load("r", 2 * _CHUNK)
+    assert (metadata.holds, [each.direction for each in metadata.requests]) == ({}, ["RETRIEVE"])
+    loaded = [
+        each.block_id for own, size in zip(scheduler.groups, (2, 4), strict=True) for each in own["r"][:size]
+    ]
+    scheduler.end("r")
+    assert not {*loaded} & {*scheduler.pool.free}
+    assert scheduler.held.is_waiting()
+    scheduler.settle(metadata.load_holds["r"])
+    assert {*loaded} <= {*scheduler.pool.free}
+    assert not scheduler.held.is_waiting()
+
+
+def test_loads_take_no_room_from_stores() -> None:
+    scheduler = Scheduler(pool_blocks=40)
+    scheduler.begin("r", 5 * _CHUNK)
+    scheduler.load("r", 5 * _CHUNK)
+    assert scheduler.held.has_room()
+    scheduler.begin("s", 3 * _CHUNK)
+    assert scheduler.store("s", 0, 3 * _CHUNK).requests[0].op.end == 3 * _CHUNK
+
+
 def test_vllm_keeps_looking_for_answers_for_a_minute() -> None:
     scheduler = Scheduler()
     assert not scheduler.held.is_waiting()
@@ -176,6 +216,7 @@ class Adapter:
 
     def __init__(self) -> None:
         self.store_futures: dict[str, Future] = {}
+        self.retrieve_futures: dict[str, tuple[Future, list[int]]] = {}
         self.lost = 0
         client = SimpleNamespace(cancel_streams=self._lose)
         self.req_client = SimpleNamespace(_message_queue_client=client)
@@ -188,21 +229,31 @@ class Adapter:
         if self.is_healthy:
             self.store_futures[request_id] = Future()
 
+    def submit_retrieve_request(
+        self, request_id: str, op: object, event: object, cache_salt: str = ""
+    ) -> None:
+        if self.is_healthy:
+            self.retrieve_futures[request_id] = (Future(), [])
+
 
 class Worker:
     def __init__(self) -> None:
         self.now = 0.0
         self.adapter = Adapter()
-        self.stores = held_blocks.OpenStores(self.adapter, now=lambda: self.now)
+        self.open = held_blocks.OpenTransfers(self.adapter, now=lambda: self.now)
 
     def submit(self, request_id: str, number: int) -> Future | None:
-        self.stores.begin({request_id: number})
-        self.adapter.submit_store_request(request_id, None, None, cache_salt="s")
-        self.stores.end()
+        with self.open.submitting({request_id: number}):
+            self.adapter.submit_store_request(request_id, None, None, cache_salt="s")
         return self.adapter.store_futures.get(request_id)
 
+    def load(self, request_id: str, number: int) -> Future | None:
+        with self.open.submitting({request_id: number}):
+            self.adapter.submit_retrieve_request(request_id, None, None, cache_salt="s")
+        return self.adapter.retrieve_futures.get(request_id, (None, []))[0]
+
     def over(self) -> dict[int, int]:
-        report = self.stores.take()
+        report = self.open.take()
         return {} if report is None else dict(report.workers)
 
 
@@ -244,6 +295,26 @@ def test_a_store_that_lmcache_gave_up_is_not_over() -> None:
     assert worker.over() == {}
     future.answer = True
     assert worker.over() == {4: 1}
+
+
+def test_a_load_that_lmcache_gave_up_is_over_when_the_server_has_answered_it() -> None:
+    worker = Worker()
+    store, load = worker.submit("r", 4), worker.load("r", 5)
+    worker.adapter.retrieve_futures.clear()
+    assert load is not None
+    assert store is not None
+    assert worker.over() == {}
+    load.answer = True
+    assert worker.over() == {5: 1}
+    store.answer = True
+    assert worker.over() == {4: 1}
+
+
+def test_a_load_that_is_not_submitted_is_over() -> None:
+    worker = Worker()
+    worker.adapter.is_healthy = False
+    worker.load("r", 3)
+    assert worker.over() == {3: 1}
 
 
 def test_a_server_that_is_gone_answers_no_store_any_more() -> None:

@@ -1,4 +1,4 @@
-"""Blocks that LMCache's server reads after vLLM's step, with a server that stands still meanwhile: whatever is loaded is right."""
+"""Blocks that LMCache's server reads or writes after vLLM's step, with a server that stands still meanwhile: all KV is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from uuid import uuid4
 
 import httpx2
@@ -33,6 +33,13 @@ _HELD_SECONDS = (0.4, 0.8, 1.5, 5.0)
 _DRIVEN = {"LMCACHE_MP_TRANSFER_MODE": "lmcache_driven"}
 _LONG_SECONDS, _TRIES = 5.0, 4
 _PATIENCE_SECONDS = 60
+# So few that other requests soon get those of a load that was given up.
+_BLOCKS = 1200
+_LOAD_CHUNKS, _LOADS_AT_ONCE = 28, 6
+_OTHER_CHUNKS, _OTHERS = 12, 40
+_MOMENTS, _MOMENT_SECONDS = 20, 0.02
+_HUNT_SECONDS = 300
+_BROKEN_OFF = "after a failed async KV load"
 _GIVEN_UP, _TAKEN_UP = "entering degraded mode", "resuming normal operation"
 
 
@@ -45,7 +52,8 @@ async def windowed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Li
     await asyncio.to_thread(
         subprocess.run, [str(environment.python), str(script), str(model)], check=True, capture_output=True
     )
-    with running(folder, str(model), variables=_DRIVEN) as started:
+    blocks = f"--num-gpu-blocks-override {_BLOCKS}"
+    with running(folder, str(model), variables=_DRIVEN, engine_args=blocks) as started:
         yield started
 
 
@@ -53,6 +61,7 @@ async def windowed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Li
 class Asked:
     likeliest: list[Mapping[str, float]]
     loaded: int
+    cached: int
 
     def differs(self, other: Asked) -> float:
         """The largest change of a log-probability that both have; endless if a token has other candidates altogether."""
@@ -84,14 +93,17 @@ class Client:
             "kv_transfer_params": {"cwm.tell_loaded": True, **limit},
         }
 
-    async def ask(self, ids: list[int], salt: str, max_tokens: int = 6) -> Asked:
+    async def ask(
+        self, ids: list[int], salt: str, max_tokens: int = 6, load_tokens: int | None = None
+    ) -> Asked:
         answer = await self.http.post(
-            f"{self.engine.vllm_url}/v1/completions", json=self.body(ids, salt, max_tokens)
+            f"{self.engine.vllm_url}/v1/completions", json=self.body(ids, salt, max_tokens, load_tokens)
         )
         document = answer.raise_for_status().json()
         return Asked(
             document["choices"][0]["logprobs"]["top_logprobs"],
             document["kv_transfer_params"]["cwm.loaded_tokens"],
+            document["usage"]["prompt_tokens_details"]["cached_tokens"],
         )
 
     @asynccontextmanager
@@ -167,6 +179,41 @@ async def test_branches_inside_a_prompt_load_what_was_computed(client: Client, s
             if warm.differs(cold) > _TOLERANCE:
                 wrong.append((number, at, warm.loaded // chunk, warm.differs(cold)))
     assert (wrong, loads) == ([], _ROUNDS * len(_BRANCHES))
+
+
+async def computed_while_a_load_is_given_up(client: Client, at_seconds: float, salt: str) -> list[list[int]]:
+    """What other requests computed behind loads that a server gave up which stands still from ``at_seconds`` on; none if it gave up none."""
+    chunk, own = client.engine.chunk_size, uuid4().hex
+    loading = [words(_LOAD_CHUNKS * chunk + 9) for _ in range(_LOADS_AT_ONCE)]
+    for ids in loading:
+        await client.ask(ids, own, 1)
+    await client.engine.forget_gpu_cache()
+    asked = [asyncio.create_task(client.ask(ids, own, 1)) for ids in loading]
+    await asyncio.sleep(at_seconds)
+    others = []
+    before = client.engine.logged("vllm", _BROKEN_OFF)
+    with standing_still(client.engine):
+        await asyncio.gather(*asked)
+        if client.engine.logged("vllm", _BROKEN_OFF) > before:
+            others = [words(_OTHER_CHUNKS * chunk + 9) for _ in range(_OTHERS)]
+            for ids in others:
+                await client.ask(ids, salt, 1, load_tokens=0)
+    await is_well_again(client.engine)
+    return others
+
+
+async def test_a_load_that_was_given_up_writes_into_no_other_request(client: Client) -> None:
+    others: list[list[int]] = []
+    salt = uuid4().hex
+    async with asyncio.timeout(_HUNT_SECONDS):
+        # How long a lookup and a load take is the machine's.
+        for moment in cycle(range(1, _MOMENTS)):
+            if others := await computed_while_a_load_is_given_up(client, moment * _MOMENT_SECONDS, salt):
+                break
+    again = [await client.ask(ids, salt, 4, load_tokens=0) for ids in others]
+    fresh = [await client.ask(ids, uuid4().hex, 4, load_tokens=0) for ids in others]
+    assert sum(each.cached > 0 for each in again) > len(others) // 2
+    assert [each for each in map(Asked.differs, again, fresh) if each > _TOLERANCE] == []
 
 
 async def longest_pause(client: Client) -> float:

@@ -25,7 +25,7 @@ checked then.
 
 A LoRA adapter's digest is part of LMCache's keys where CWM did not derive the salt (``cwm_engine.adapter_keys``).
 
-Blocks that LMCache's server has still to read are held (``cwm_engine.held_blocks``).
+Blocks that LMCache's server has still to read or to write are held (``cwm_engine.held_blocks``).
 Where vLLM's prefix cache is off, or its block does not divide LMCache's chunk, nothing is loaded or stored: :mod:`cwm_engine.closed_connector`.
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_engine.connector"``. The class keeps the name of its base
@@ -44,7 +44,7 @@ from cwm_engine.adapter_keys import AdapterKeys
 from cwm_engine.block_chains import BlockChains
 from cwm_engine.closed_connector import ClosedConnector, why_closed
 from cwm_engine.deployment import deployment_digest
-from cwm_engine.held_blocks import HeldBlocks, OpenStores, SettledStores, reads_after_steps
+from cwm_engine.held_blocks import HeldBlocks, OpenTransfers, SettledTransfers, works_after_steps
 from cwm_engine.loaded_blocks import LoadedBlocks
 from cwm_engine.seeded_sampling import sample_with_seeds
 from cwm_engine.short_spin import spin_shortly
@@ -117,18 +117,18 @@ class LMCacheMPConnector(_Stock):
         self._weights = weights_digest(vllm_config.model_config) if scheduler else None
         self._deployment = deployment_digest(vllm_config, self._weights)
         self._held: HeldBlocks | None = None
-        self._open: OpenStores | None = None
+        self._open: OpenTransfers | None = None
         self._loaded = LoadedBlocks(self._group_tokens_per_block)
         self._chains = BlockChains(self._group_tokens_per_block)
         self._dropped: dict[str, int] = {}
         self._adapters = AdapterKeys()
-        if reads_after_steps(vllm_config) and not self.lazy_offload:
+        if works_after_steps(vllm_config) and not self.lazy_offload:
             if scheduler:
                 workers = vllm_config.parallel_config.world_size
                 chunk_tokens = self.scheduler_adapter.lmcache_tokens_per_chunk
                 self._held = HeldBlocks(workers, self._group_tokens_per_block, chunk_tokens)
             else:
-                self._open = OpenStores(self.worker_adapter)
+                self._open = OpenTransfers(self.worker_adapter)
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
@@ -174,13 +174,19 @@ class LMCacheMPConnector(_Stock):
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         self._chains.run(request)
 
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._open is None:
+            super().start_load_kv(forward_context, **kwargs)
+            return
+        with self._open.submitting(getattr(self._get_connector_metadata(), "load_holds", {})):
+            super().start_load_kv(forward_context, **kwargs)
+
     def wait_for_save(self) -> None:
         if self._open is None:
             super().wait_for_save()
             return
-        self._open.begin(getattr(self._get_connector_metadata(), "holds", {}))
-        super().wait_for_save()
-        self._open.end()
+        with self._open.submitting(getattr(self._get_connector_metadata(), "holds", {})):
+            super().wait_for_save()
 
     def build_connector_worker_meta(self) -> Any:
         return super().build_connector_worker_meta() if self._open is None else self._open.take()
@@ -276,7 +282,7 @@ class LMCacheMPConnector(_Stock):
         """Filter the reports. The scheduler calls this just before it acts on them."""
         super().update_connector_output(connector_output)
         report = connector_output.kv_connector_worker_meta
-        if self._held is not None and isinstance(report, SettledStores):
+        if self._held is not None and isinstance(report, SettledTransfers):
             self._held.settle(report)
         self._note_failed(connector_output.invalid_block_ids or set())
         self._failed |= connector_output.failed_recving & self.request_trackers.keys()

@@ -1,13 +1,15 @@
-"""Holds vLLM's blocks for as long as LMCache's server may still read them.
+"""Holds vLLM's blocks for as long as LMCache's server may still read or write them.
 
-The server reads after a step, while vLLM goes on ("LMCache-driven" transfer). vLLM keeps the blocks of finished requests until
-then, but not those that a running or preempted request gives up, such as the blocks behind a sliding window: the next step
-writes other KV into them, and the server stores it under the key of the old tokens.
+The server works after a step, while vLLM goes on ("LMCache-driven" transfer). What it reads for a store, vLLM keeps for finished
+requests, but not what a running or preempted request gives up, such as the blocks behind a sliding window: the next step writes other
+KV into them, and the server stores it under the key of the old tokens. What it writes for a load, vLLM keeps until LMCache gives the load
+up: from then on another request may have the blocks, and the server writes old KV into them.
 
-The scheduler takes a reference to each block of a store (:class:`HeldBlocks`) and gives it back when every worker has reported the
-store (:class:`OpenStores`). A store is over when the server has answered it, or is gone: a server that stands still reads when it
-goes on, however late, so that no time limit ends a hold. LMCache itself gives a store up as soon as the server misses two heartbeats.
-The share of vLLM's blocks that may be held is limited instead; what finds no room is stored later, or not at all.
+The scheduler takes a reference to each block of a transfer (:class:`HeldBlocks`) and gives it back when every worker has reported the
+transfer (:class:`OpenTransfers`). It is over when the server has answered it, or is gone: a server that stands still reads and writes
+when it goes on, however late, so that no time limit ends a hold. LMCache itself gives up as soon as the server misses two heartbeats.
+The share of vLLM's blocks that stores may hold is limited instead; what finds no room is stored later, or not at all. A load holds what
+its request has anyway, and none begins once LMCache counts its server as unwell.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 SHARE = 0.25
-"""Of vLLM's blocks, at most this share is held."""
+"""Of vLLM's blocks, stores hold at most this share."""
 GONE_SECONDS = 10.0
-"""After a connection has broken, as long until its unanswered stores are over. A new server refuses those that reach it: it does
+"""After a connection has broken, as long until its unanswered transfers are over. A new server refuses those that reach it: it does
 not know the worker yet."""
 UNWELL_SECONDS = 30.0
 """LMCache may take as long to notice that its server does not answer."""
@@ -32,8 +35,8 @@ _NULL = 0
 _MODE = "lmcache.mp.mp_transfer_mode"
 
 
-def reads_after_steps(vllm_config: Any) -> bool:
-    """Whether blocks of a store may be read after the step that submitted it. Engine-driven on a CPU, the worker copies in the step."""
+def works_after_steps(vllm_config: Any) -> bool:
+    """Whether the server works after the step that submitted a transfer. Engine-driven on a CPU, the worker copies in the step."""
     from lmcache.v1.multiprocess.transfer_context.worker_transfer import _resolve_mode
     from lmcache.v1.multiprocess.transfer_mode import MPTransferMode
     from lmcache.v1.platform import get_device_spec
@@ -46,15 +49,15 @@ def reads_after_steps(vllm_config: Any) -> bool:
     return device != "cpu" or mode is MPTransferMode.LMCACHE_DRIVEN
 
 
-class SettledStores:
-    """What a worker reports: by the number of a hold, how many workers have nothing left to read there."""
+class SettledTransfers:
+    """What a worker reports: by the number of a hold, for how many workers nothing is left to read or write there."""
 
     def __init__(self, workers: Mapping[int, int]) -> None:
         self.workers = dict(workers)
 
-    def aggregate(self, other: SettledStores) -> SettledStores:
+    def aggregate(self, other: SettledTransfers) -> SettledTransfers:
         """The report of two workers for one step."""
-        return SettledStores(Counter(self.workers) + Counter(other.workers))
+        return SettledTransfers(Counter(self.workers) + Counter(other.workers))
 
 
 @dataclass(slots=True)
@@ -62,10 +65,11 @@ class _Hold:
     blocks: list[Any]
     since: float
     awaited: int
+    is_store: bool
 
 
 class HeldBlocks:
-    """The scheduler's side. ``workers`` must report each store; ``group_tokens``: tokens per block of each KV group, 0 for none."""
+    """The scheduler's side. ``workers`` must report each transfer; ``group_tokens``: tokens per block of each KV group, 0 for none."""
 
     def __init__(
         self,
@@ -84,7 +88,7 @@ class HeldBlocks:
         self._limit = 0
         self._numbers = 0
         self._holds: dict[int, _Hold] = {}
-        self._references: Counter[int] = Counter()
+        self._stored: Counter[int] = Counter()
 
     def bind(self, manager: Any) -> None:
         """Take vLLM's KV cache manager, once it exists."""
@@ -96,8 +100,8 @@ class HeldBlocks:
 
     @property
     def count(self) -> int:
-        """The number of blocks that are held."""
-        return len(self._references)
+        """The number of blocks that are held for stores."""
+        return len(self._stored)
 
     def has_room(self) -> bool:
         """Whether a chunk more can be held."""
@@ -108,20 +112,23 @@ class HeldBlocks:
         return any(self._now() - hold.since < AWAKE_SECONDS for hold in self._holds.values())
 
     def hold(self, metadata: Any, trackers: Mapping[str, Any]) -> None:
-        """Hold the blocks of the step's stores, and give the workers their numbers in ``metadata.holds``.
+        """Hold the blocks of the step's transfers, and give the workers their numbers in ``metadata.holds`` and ``metadata.load_holds``.
 
         A store that finds no room is cut down to the chunks that do, and its tracker set back: the rest comes with a later step.
         Blocks that the request no longer has are taken out of the store.
         """
-        metadata.holds = {}
+        metadata.holds, metadata.load_holds = {}, {}
+        for each in metadata.requests:
+            if each.direction == "RETRIEVE":
+                self._hold(self._destinations(each), each, metadata.load_holds)
         metadata.requests = [
             each
             for each in metadata.requests
             if each.direction != "STORE" or self._is_held(each, metadata.holds, trackers[each.request_id])
         ]
 
-    def settle(self, report: SettledStores) -> None:
-        """Give back the blocks of stores that every worker has reported."""
+    def settle(self, report: SettledTransfers) -> None:
+        """Give back the blocks of transfers that every worker has reported."""
         for number, workers in report.workers.items():
             hold = self._holds.get(number)
             if hold is None:
@@ -129,14 +136,14 @@ class HeldBlocks:
             hold.awaited -= workers
             if hold.awaited <= 0:
                 del self._holds[number]
-                self._release(hold.blocks)
+                self._release(hold)
 
     def _is_held(self, store: Any, holds: dict[str, int], tracker: Any) -> bool:
         op = store.op
         fitting: list[Any] = []
         chunks = 0
         for blocks in self._chunks(store.request_id, op):
-            unheld = {id(each) for each in (*fitting, *blocks)} - self._references.keys()
+            unheld = {id(each) for each in (*fitting, *blocks)} - self._stored.keys()
             if self.count + len(unheld) > self._limit:
                 break
             fitting += blocks
@@ -151,13 +158,29 @@ class HeldBlocks:
             ]
         if not chunks:
             return False
-        if fitting:
-            self._numbers += 1
-            self._pool.touch(fitting)
-            self._references.update(map(id, fitting))
-            self._holds[self._numbers] = _Hold(fitting, self._now(), self._workers)
-            holds[store.request_id] = self._numbers
+        self._hold(fitting, store, holds)
         return True
+
+    def _hold(self, blocks: list[Any], transfer: Any, holds: dict[str, int]) -> None:
+        if not blocks:
+            return
+        is_store = transfer.direction == "STORE"
+        self._numbers += 1
+        self._pool.touch(blocks)
+        if is_store:
+            self._stored.update(map(id, blocks))
+        self._holds[self._numbers] = _Hold(blocks, self._now(), self._workers, is_store)
+        holds[transfer.request_id] = self._numbers
+
+    def _destinations(self, load: Any) -> list[Any]:
+        """The blocks that a load writes."""
+        return [
+            block
+            for group, wanted in enumerate(map(frozenset, load.op.block_ids))
+            if self._group_tokens[group]
+            for block in self._blocks_of[group].get(load.request_id, ())
+            if block.block_id in wanted and block.block_id != _NULL
+        ]
 
     def _chunks(self, request_id: str, op: Any) -> Iterator[list[Any]]:
         """The blocks of each chunk of a store."""
@@ -186,74 +209,85 @@ class HeldBlocks:
             return []
         return present
 
-    def _release(self, blocks: list[Any]) -> None:
-        self._references.subtract(map(id, blocks))
-        for each in blocks:
-            if self._references[id(each)] <= 0:
-                del self._references[id(each)]
+    def _release(self, hold: _Hold) -> None:
+        if hold.is_store:
+            # Without what has become zero.
+            self._stored.subtract(map(id, hold.blocks))
+            self._stored = +self._stored
         # The last ones first, as vLLM does: it evicts in this order.
-        self._pool.free_blocks(reversed(blocks))
+        self._pool.free_blocks(reversed(hold.blocks))
 
 
 @dataclass(slots=True)
-class _Store:
+class _Transfer:
     future: Any
     since: float
 
 
-class OpenStores:
-    """A worker's side: which of its stores the server has not answered yet."""
+class OpenTransfers:
+    """A worker's side: which of its stores and loads the server has not answered yet."""
 
     def __init__(self, adapter: Any, now: Callable[[], float] = time.monotonic) -> None:
         self._adapter = adapter
         self._now = now
         self._numbers: dict[str, int] = {}
-        self._open: dict[int, _Store] = {}
+        self._open: dict[int, _Transfer] = {}
         self._settled: Counter[int] = Counter()
         self._lost_at = -math.inf
         self._well_at = now()
-        self._submit = adapter.submit_store_request
-        adapter.submit_store_request = self._submit_and_watch
+        adapter.submit_store_request = self._watched(adapter.submit_store_request, self._store_of)
+        adapter.submit_retrieve_request = self._watched(adapter.submit_retrieve_request, self._load_of)
         self._listen_for_loss()
 
-    def begin(self, holds: Mapping[str, int]) -> None:
-        """The holds of the stores that are now submitted, by the ids of their requests."""
+    @contextmanager
+    def submitting(self, holds: Mapping[str, int]) -> Iterator[None]:
+        """The transfers that are submitted meanwhile have these holds, by the ids of their requests. One that is not submitted is over."""
         self._numbers = dict(holds)
+        try:
+            yield
+        finally:
+            self._settled.update(self._numbers.values())
+            self._numbers = {}
 
-    def end(self) -> None:
-        """Every store is submitted: one that was not is over."""
-        self._settled.update(self._numbers.values())
-        self._numbers = {}
-
-    def take(self) -> SettledStores | None:
-        """The stores that are over since the last call; None without any."""
+    def take(self) -> SettledTransfers | None:
+        """The transfers that are over since the last call; None without any."""
         if self._adapter.is_healthy:
             self._well_at = self._now()
-        for number, store in list(self._open.items()):
-            if self._is_over(store):
+        for number, transfer in list(self._open.items()):
+            if self._is_over(transfer):
                 del self._open[number]
                 self._settled[number] += 1
         if not self._settled:
             return None
-        report, self._settled = SettledStores(self._settled), Counter()
+        report, self._settled = SettledTransfers(self._settled), Counter()
         return report
 
-    def _submit_and_watch(self, request_id: str, *args: Any, **kwargs: Any) -> None:
-        # LMCache keeps one store for each request, the last.
-        earlier = self._adapter.store_futures.get(request_id)
-        self._submit(request_id, *args, **kwargs)
-        future = self._adapter.store_futures.get(request_id)
-        if future is not None and future is not earlier and request_id in self._numbers:
-            self._open[self._numbers.pop(request_id)] = _Store(future, self._now())
+    def _store_of(self, request_id: str) -> Any:
+        return self._adapter.store_futures.get(request_id)
 
-    def _is_over(self, store: _Store) -> bool:
+    def _load_of(self, request_id: str) -> Any:
+        future, _ = self._adapter.retrieve_futures.get(request_id, (None, ()))
+        return future
+
+    def _watched(self, submit: Callable[..., None], future_of: Callable[[str], Any]) -> Callable[..., None]:
+        def submit_and_watch(request_id: str, *args: Any, **kwargs: Any) -> None:
+            # LMCache keeps one store and one load for each request, the last.
+            earlier = future_of(request_id)
+            submit(request_id, *args, **kwargs)
+            future = future_of(request_id)
+            if future is not None and future is not earlier and request_id in self._numbers:
+                self._open[self._numbers.pop(request_id)] = _Transfer(future, self._now())
+
+        return submit_and_watch
+
+    def _is_over(self, transfer: _Transfer) -> bool:
         try:
-            if store.future.query():
+            if transfer.future.query():
                 return True
         except Exception:  # noqa: BLE001 - however it failed, it has been answered
             return True
         patient = self._now() - GONE_SECONDS
-        return store.since < self._lost_at < patient or (self._is_gone() and store.since < patient)
+        return transfer.since < self._lost_at < patient or (self._is_gone() and transfer.since < patient)
 
     def _is_gone(self) -> bool:
         """Whether the server died and no other has taken its place: then nobody reads what was sent since."""
