@@ -99,6 +99,34 @@ async def test_the_next_turn_extends_the_last_through_a_tool_call(
 
 
 @BOTH
+async def test_an_answer_goes_on_with_its_beginning(
+    agent: Talk, client: anthropic.AsyncAnthropic, engine: LiveEngine, *, stream: bool
+) -> None:
+    session, begun = f"m-{uuid4().hex[:10]}", {"role": "assistant", "content": "The sea says"}
+    await say(client, session, HEY, begun, stream=stream)
+    prompt, _ = await recorded(agent, session_id=session)
+    straight = {
+        "model": engine.model_name,
+        "messages": [HEY, begun],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    }
+    async with httpx2.AsyncClient(base_url=engine.vllm_url, timeout=300, trust_env=False) as http:
+        answer = await http.post("/v1/chat/completions/render", json=straight)
+    assert prompt == answer.raise_for_status().json()["token_ids"]
+    counted = await client.messages.count_tokens(model=ALIAS, messages=[HEY, begun])  # type: ignore[list-item]
+    assert counted.input_tokens == len(prompt)
+
+
+async def test_a_model_without_thoughts_answers_a_request_with_a_budget_for_them(
+    client: anthropic.AsyncAnthropic,
+) -> None:
+    budget = {"type": "enabled", "budget_tokens": 1024}
+    answer = await say(client, f"m-{uuid4().hex[:10]}", HEY, max_tokens=1100, thinking=budget)
+    assert [block.type for block in answer.content] == ["text"]
+
+
+@BOTH
 async def test_an_answer_is_the_engines_own_apart_from_ids_and_the_models_name(
     engine: LiveEngine, gateway: LiveGateway, *, stream: bool
 ) -> None:
