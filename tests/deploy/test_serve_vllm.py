@@ -144,7 +144,7 @@ def test_a_model_in_mistrals_own_format_needs_no_template(machine: Machine) -> N
 def test_variables_replace_what_fits(machine: Machine) -> None:
     flags = machine.flags(CWM_TOOL_PARSER="mistral", CWM_REASONING_PARSER="qwen3")
     assert (flags["--tool-call-parser"], flags["--reasoning-parser"]) == ("mistral", "qwen3")
-    assert machine.flags(CWM_TOOL_PARSER="none").keys() == {"--middleware"}
+    assert machine.flags(CWM_TOOL_PARSER="none").keys() == {"--middleware", "--shutdown-timeout"}
 
 
 def test_another_chat_template_is_used_and_decides_what_fits(machine: Machine, tmp_path: Path) -> None:
@@ -164,7 +164,14 @@ def test_further_arguments_are_added_and_a_parser_among_them_is_the_one(machine:
         "--tool-call-parser": "mistral",
         "--seed": "1 2",
         "--middleware": "cwm_engine.turn_ids.TurnIds",
+        "--shutdown-timeout": "10",
     }
+
+
+def test_how_long_answers_may_end_is_the_users_to_say(machine: Machine) -> None:
+    assert machine.flags()["--shutdown-timeout"] == "10"
+    assert machine.flags("--shutdown-timeout", "60")["--shutdown-timeout"] == "60"
+    assert machine.flags(CWM_ENGINE_ARGS="--shutdown-timeout 0")["--shutdown-timeout"] == "0"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 From the environment: CWM_TOOL_PARSER and CWM_REASONING_PARSER are names of vLLM's parsers, ``none``, or ``auto`` (also if
 unset) for those that fit the model; CWM_CHAT_TEMPLATE is a file to use instead of the model's template; CWM_ENGINE_ARGS
 are further arguments of vLLM. With ``--check`` it only says what it would do.
+
+Stopped in order, vLLM lets answers end for ten seconds, unless ``--shutdown-timeout`` says otherwise, and cuts the others.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import runpy
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from importlib.util import find_spec
 from itertools import pairwise
 from multiprocessing import resource_tracker
@@ -23,7 +25,10 @@ from pathlib import Path
 from cwm_engine.parsers import ModelFiles, parsers_for
 
 _CHECK = "--check"
-_TURN_IDS = "cwm_engine.turn_ids.TurnIds"
+_SHUTDOWN = "--shutdown-timeout"
+_SHUTDOWN_SECONDS = "10"
+_CUT_SECONDS = 2
+_MIDDLEWARE = ("cwm_engine.messages_api.MessagesApi", "cwm_engine.turn_ids.TurnIds")
 _NO_TOOLS = (
     "no parser of vLLM is known to read this model's tool calls: agents that use tools will be refused. "
     "CWM_TOOL_PARSER names one"
@@ -68,7 +73,10 @@ def arguments_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
     if reasoning:
         arguments += ["--reasoning-parser", reasoning]
-    arguments += ["--middleware", _TURN_IDS]
+    if _SHUTDOWN not in _flags(arguments):
+        arguments += [_SHUTDOWN, _SHUTDOWN_SECONDS]
+    for each in _MIDDLEWARE:
+        arguments += ["--middleware", each]
     return arguments, _sentence(arguments)
 
 
@@ -123,6 +131,15 @@ def fork_cores() -> None:
         utils.get_mp_context = partial(multiprocessing.get_context, "fork")
 
 
+def cut_answers_of_a_stopped_engine() -> None:
+    """Its server would wait for their end without a limit, but of an engine that has stopped nothing comes any more."""
+    try:
+        from uvicorn import Config
+    except ImportError:
+        return
+    Config.__init__ = partialmethod(Config.__init__, timeout_graceful_shutdown=_CUT_SECONDS)
+
+
 def main() -> None:
     """Run vLLM's server with the arguments of this process."""
     argv = [each for each in sys.argv[1:] if each != _CHECK]
@@ -134,6 +151,7 @@ def main() -> None:
     if _CHECK not in sys.argv:
         sys.argv[1:] = arguments
         fork_cores()
+        cut_answers_of_a_stopped_engine()
         # As ``python -m`` would, but a worker imports the main module again, and this one is small.
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
 

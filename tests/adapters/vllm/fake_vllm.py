@@ -40,6 +40,7 @@ class Behaviour(StrEnum):
     DIES_MID_BODY = "dies mid-body"
     ENDS_IN_ORDER = "breaks its answers off, as vLLM does on SIGTERM"
     GIVES_UP = "says that its core process died"
+    FAILS = "says that it failed, and is well"
     TALKS_GARBAGE = "talks garbage instead of HTTP"
     ANSWERS_GARBAGE = "answers 200 with what is no JSON"
     SPLITS_EVERY_BYTE = "splits its answer at every byte"
@@ -59,6 +60,8 @@ _REFUSALS: dict[Behaviour, tuple[int, dict[str, Any]]] = {
     Behaviour.REFUSES_KEY: (401, {"error": "Unauthorized"}),
     Behaviour.REDIRECTS: (307, {}),
 }
+_FAILURES = {Behaviour.GIVES_UP, Behaviour.FAILS}
+FAILURE = "EngineCore encountered an issue."
 
 
 @dataclass(slots=True)
@@ -335,10 +338,6 @@ class _Reply:
             await self._wait()
         for count, event in enumerate(self._until_it_ends(asked, chat)):
             await self._chunk(event if isinstance(event, bytes) else b"data: " + event.encode() + b"\n\n")
-            if count == 2 and does is Behaviour.GIVES_UP:
-                error = _error("EngineCore encountered an issue.", "InternalServerError", None, 500)
-                await self._chunk(f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode())
-                break
             if count == 1 and does is Behaviour.WAITS_AFTER_FIRST_TOKEN:
                 await self._wait()
             if count == 2 and self.fake.behaviour is Behaviour.DIES_MID_STREAM:
@@ -385,9 +384,21 @@ class _Reply:
             if does is Behaviour.ENDS_IN_ORDER and count == 3:
                 yield from self._broken_off(asked, event)
                 return
+            if does in _FAILURES and count == 3:
+                yield self._failure()
+                return
             if does is Behaviour.ENDS_WITHOUT_DONE and event == "[DONE]":
                 return
             yield event
+
+    def _failure(self) -> bytes:
+        """The last event of a stream whose engine says that it failed, in its protocol."""
+        if self._is_message or self._is_response:
+            error = {"code": "internal_error", "message": FAILURE}
+            event = json.dumps({"type": "error", **({"error": error} if self._is_message else error)})
+            return f"event: error\ndata: {event}\n\n".encode()
+        error = _error(FAILURE, "InternalServerError", None, 500)
+        return f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode()
 
     def _broken_off(self, asked: dict[str, Any], event: str | bytes) -> Iterator[bytes]:
         """The end of a stream that goes no further than ``event``: whole, but for what it says of itself."""

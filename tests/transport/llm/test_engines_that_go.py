@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.adapters.vllm.fake_vllm import ANSWER, MODEL, Behaviour, FakeVllm, fake_vllm
+from tests.adapters.vllm.fake_vllm import ANSWER, FAILURE, MODEL, Behaviour, FakeVllm, fake_vllm
 from tests.transport.llm.gateway import Gateway, gateway, settings_for
 from tests.transport.llm.test_turns_through import ANSWER_IDS, BOTH, SESSION, STREAMED, direct, request
 
@@ -131,6 +131,13 @@ ERRORS = {
 ENDS = ("[DONE]", "message_stop", "response.completed")
 
 
+def asked_on(path: str) -> dict[str, Any]:
+    hey = [{"role": "user", "content": "hey"}]
+    if path == "/v1/responses":
+        return {"model": MODEL, "input": hey}
+    return {"model": MODEL, "max_tokens": 8, "messages": hey}
+
+
 @pytest.mark.parametrize("path", ERRORS)
 @pytest.mark.parametrize("headers", [SESSION, {"CWM-Capture": "off"}], ids=["recorded", "not recorded"])
 async def test_an_answer_that_its_engine_breaks_off_in_order_is_no_whole_one(
@@ -138,10 +145,7 @@ async def test_an_answer_that_its_engine_breaks_off_in_order_is_no_whole_one(
 ) -> None:
     """As on SIGTERM: vLLM ends it in the form of a whole answer."""
     vllm.behaviour = Behaviour.ENDS_IN_ORDER
-    hey = [{"role": "user", "content": "hey"}]
-    ask: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "messages": hey}
-    if path == "/v1/responses":
-        ask = {"model": MODEL, "input": hey}
+    ask = asked_on(path)
     stream = await cwm.client.post(path, json={**ask, "stream": True}, headers=headers)
     assert ERRORS[path] in stream.text
     assert not any(end in stream.text for end in ENDS)
@@ -155,10 +159,11 @@ async def test_an_answer_that_its_engine_breaks_off_in_order_is_no_whole_one(
 
 
 @STREAMED
-async def test_what_an_engine_says_of_its_failure_is_passed_on_where_nobody_goes_on(
+async def test_what_a_living_engine_says_of_a_failure_is_passed_on(
     fleet: Gateway, vllm: FakeVllm, second: FakeVllm, stream: bool
 ) -> None:
-    path, vllm.behaviour, second.weights = "/v1/chat/completions", Behaviour.GIVES_UP, "others"
+    path, second.weights = "/v1/chat/completions", "others"
+    vllm.behaviour = Behaviour.FAILS if stream else Behaviour.ENGINE_DEAD
     body = request(path, stream=stream)
     answer, straight = (
         await fleet.client.post(path, json=body, headers=SESSION),
@@ -169,6 +174,23 @@ async def test_what_an_engine_says_of_its_failure_is_passed_on_where_nobody_goes
         assert answer.content == straight.content
     else:
         assert answer.json()["error"]["message"] == straight.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ERRORS)
+async def test_the_failure_of_an_engine_that_is_gone_is_an_error_of_the_gateway(
+    cwm: Gateway, vllm: FakeVllm, path: str
+) -> None:
+    ask = asked_on(path)
+    vllm.behaviour = Behaviour.GIVES_UP
+    gone = await cwm.client.post(path, json={**ask, "stream": True}, headers=SESSION)
+    assert ERRORS[path] in gone.text
+    assert "CWM-5001" in gone.text
+    assert FAILURE not in gone.text
+    assert not any(end in gone.text for end in ENDS)
+    vllm.behaviour = Behaviour.FAILS
+    failed = await cwm.client.post(path, json={**ask, "stream": True}, headers=SESSION)
+    assert FAILURE in failed.text
+    assert "CWM-5001" not in failed.text
 
 
 async def test_an_engine_of_another_deployment_does_not_go_on(

@@ -40,6 +40,10 @@ class AnswerReader(Protocol):
     def aborted(self) -> bool:
         """Whether the engine broke the answer off, as far as the protocol says so."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether the engine says in a stream that it failed."""
+
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None: ...
 
     def message(self) -> Mapping[str, Any] | None: ...
@@ -135,6 +139,9 @@ class EngineIds:
         # Where no ids are known, the end of an answer without words is its first token.
         if self._reader.aborted:
             self.aborted = True
+            return b""
+        if self._reader.failed:
+            self.failed += content
             return b""
         has_ended = self._prompt is None and self._reader.ended
         self.begun = self.begun or self._reader.begun or has_ended

@@ -256,7 +256,7 @@ class Exchange:
     async def _go_on(self, lost: EngineConnectionError | None, began: float) -> bytes:
         """Have other engines do what the one that is gone has not done.
 
-        Where that cannot be, raises ``lost``, or gives what the engine itself says of its failure.
+        Where that cannot be, raises ``lost``, or gives what the engine itself says of its failure if it goes on.
         """
         answer, died = self._answer, lost is None
         failure = b"" if answer is None else answer.failed
@@ -279,9 +279,9 @@ class Exchange:
                 if lost is not None:
                     raise lost from error
                 break
-        if failure or (answer is not None and answer.ended):
+        if (answer is not None and answer.ended) or (failure and await self._is_well()):
             return failure
-        raise lost or EngineConnectionError("The engine gave up.")
+        raise lost or EngineConnectionError("The engine ended in the middle of the answer.")
 
     async def _next(self, *, died: bool) -> bool:
         """Put the next engine in place of this one. If this one only said so that it ``died``, it must not be well."""

@@ -45,6 +45,7 @@ class MessageReader:
         self.aborted = False
         self.begun = False
         self.ended = False
+        self.failed = False
         self._has_start = False
         self._blocks: dict[Any, dict[str, Any]] = {}
         self._pieces: dict[tuple[Any, str], list[str]] = {}
@@ -72,6 +73,8 @@ class MessageReader:
             self._count(event)
         elif kind == "message_stop":
             self.ended = True
+        elif kind == "error":
+            self.failed = True
 
     def message(self) -> Mapping[str, Any] | None:
         if not self._has_start:

@@ -13,7 +13,7 @@ from cwm.domain.figures import is_odd, token_count
 from cwm.ports.turn_wire import PromptUsage
 
 _COMPLETED, _CUT_OFF, _INCOMPLETE = "response.completed", "response.incomplete", "incomplete"
-_ENDS: Final = frozenset({_COMPLETED, _CUT_OFF, "response.failed", "error"})
+_ENDS: Final = frozenset({_COMPLETED, _CUT_OFF, "response.failed"})
 # The events that bring a piece of an item, and where it belongs.
 _DELTA: Final = ".delta"
 _DELTAS: Final = {
@@ -36,6 +36,7 @@ class ResponsesReader:
         self.aborted = False
         self.begun = False
         self.ended = False
+        self.failed = False
         self._items: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}
         self.response: dict[str, Any] | None = None
@@ -55,6 +56,8 @@ class ResponsesReader:
         elif kind in _DELTAS:
             if isinstance(delta := event.get("delta"), str) and isinstance(index, int):
                 self._pieces.setdefault(index, []).append(delta)
+        elif kind == "error":
+            self.failed = True
         elif kind in _ENDS:
             self.ended = True
             response = event.get("response")
