@@ -20,7 +20,11 @@ CAPABILITY = ServerTasksCapability.model_validate(
     {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 )
 RELATED = "io.modelcontextprotocol/related-task"
-TEXT = {"content": [{"type": "text", "text": "gold"}], "isError": False}
+TEXT = {
+    "content": [{"type": "text", "text": "gold"}],
+    "structuredContent": {"result": "gold"},
+    "isError": False,
+}
 
 
 @dataclass(slots=True)
@@ -37,9 +41,10 @@ class RunningTask:
 
 @dataclass(slots=True)
 class TaskUpstream:
-    """Begins tasks and ends them when the test says so. ``asked``: the methods about tasks that arrived, with their params."""
+    """Begins tasks and ends them when the test says so, or ``at_once``. ``asked``: the methods about tasks that arrived, with their params."""
 
     declares: bool = True
+    at_once: bool = False
     tasks: dict[str, RunningTask] = field(default_factory=dict)
     asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
@@ -79,7 +84,7 @@ class TaskUpstream:
         params = dict(ctx.params or {})
         if ctx.method == "tools/call" and "task" in params and params["name"] in SUPPORT:
             self.asked.append((ctx.method, params))
-            return {"task": self._begin(ctx, params).state, "_meta": {"note": "begun"}}
+            return {"task": self._begin(ctx, params), "_meta": {"note": "begun"}}
         if ctx.method.startswith("tasks/"):
             self.asked.append((ctx.method, params))
             return await self._on_task(ctx, self._find(ctx, params["taskId"]))
@@ -93,7 +98,7 @@ class TaskUpstream:
             result = {**result, "tools": [_supporting(tool) for tool in result["tools"]]}
         return result
 
-    def _begin(self, ctx: Any, params: Mapping[str, Any]) -> RunningTask:
+    def _begin(self, ctx: Any, params: Mapping[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat()
         state = {
             "taskId": uuid4().hex,
@@ -104,8 +109,10 @@ class TaskUpstream:
             "ttl": params["task"].get("ttl"),
             "pollInterval": 10,
         }
-        task = self.tasks[state["taskId"]] = RunningTask(state, params["name"], session_of(ctx))
-        return task
+        self.tasks[state["taskId"]] = RunningTask(dict(state), params["name"], session_of(ctx))
+        if self.at_once:
+            self.end()
+        return state
 
     def _find(self, ctx: Any, task_id: str) -> RunningTask:
         task = self.tasks.get(task_id)

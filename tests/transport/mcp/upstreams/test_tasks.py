@@ -337,3 +337,19 @@ async def test_a_task_of_the_reference_server_ends_behind_a_gateway_that_was_sta
             assert read["content"][0]["text"].startswith("# Research Report: tides")
             (listed,) = (await one.result("tasks/list"))["tasks"]
             assert (listed["taskId"], listed["status"]) == (handle, "completed")
+
+
+async def test_a_client_of_the_typescript_sdk_runs_a_task_and_reads_it_again(
+    tmp_path: Path, host: Host, upstream: TaskUpstream, programs: Programs
+) -> None:
+    upstream.at_once = True
+    async with gateway(tmp_path, upstreams=[host.spec("mine")]) as running:
+        ended = await programs.script("tasks.mjs", f"{running.url}/mcp", "mine_only_dig")
+        assert ended.status == 0, ended.told
+        seen = json.loads(ended.out)["seen"]
+        assert [each["type"] for each in seen] == ["taskCreated", "taskStatus", "result"]
+        assert seen[-1]["result"]["content"] == [{"type": "text", "text": "gold"}]
+        handle = seen[0]["task"]["taskId"]
+        again = await programs.script("tasks.mjs", f"{running.url}/mcp", handle)
+        assert again.status == 0, again.told
+        assert json.loads(again.out)["seen"] == [seen[-1]]
