@@ -14,6 +14,7 @@ RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
 """Key of ``_meta`` that names the task of a message."""
 
 _HANDLE_BYTES: Final = 24
+_LONGEST_ID, _LONGEST_STATUS = 1024, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class UpstreamTask:
 
     def seen(self, state: Mapping[str, Any], at: datetime) -> UpstreamTask:
         """The task in a state that the upstream reports."""
-        status = str(state.get("status"))
+        status = str(state.get("status"))[:_LONGEST_STATUS]
         return replace(
             self, status=status, open_until=min(at, self.open_until) if status in ENDED else self.open_until
         )
@@ -69,9 +70,10 @@ def new_handle() -> str:
 
 
 def state_in(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The state of the task that an answer to a tool call begins; None if it begins none."""
+    """The state of the task that an answer to a tool call begins; None if it begins none, or one with an id that is too long."""
     state = answer.get("task")
-    return state if isinstance(state, Mapping) and isinstance(state.get("taskId"), str) else None
+    task_id = state.get("taskId") if isinstance(state, Mapping) else None
+    return state if isinstance(task_id, str) and len(task_id) <= _LONGEST_ID else None
 
 
 def related_to(task: UpstreamTask, answer: Mapping[str, Any]) -> dict[str, Any]:
