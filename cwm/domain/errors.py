@@ -171,6 +171,12 @@ class PreviousResponseNotFoundError(CwmError):
     code, kind = "CWM-2009", ErrorKind.INVALID
 
 
+class UpstreamTaskNotFoundError(CwmError):
+    """The task of an upstream is unknown, expired or another's."""
+
+    code, kind = "CWM-2010", ErrorKind.NOT_FOUND
+
+
 class SessionAlreadyExistsError(CwmError):
     code, kind = "CWM-3001", ErrorKind.CONFLICT
 

@@ -183,6 +183,11 @@ def answers_alike(definition: Definition) -> bool:
     return only_reads(definition) and (definition.get("annotations") or {}).get("idempotentHint") is not False
 
 
+def runs_as_task(definition: Definition) -> bool:
+    """Whether the tool declares that a call may be a task."""
+    return (definition.get("execution") or {}).get("taskSupport") in {"optional", "required"}
+
+
 def may_repeat(definition: Definition) -> bool:
     """Whether a call may be repeated: the tool declares itself idempotent, or it only reads and does not deny it."""
     return answers_alike(definition) or (definition.get("annotations") or {}).get("idempotentHint") is True

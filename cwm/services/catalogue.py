@@ -33,6 +33,7 @@ from cwm.services.turns.reading.history import History
 from cwm.services.turns.reading.search import Search
 from cwm.services.turns.sending.generate import Generate
 from cwm.services.upstreams.offers import OffersOfUpstreams
+from cwm.services.upstreams.tasks import UpstreamTasks
 from cwm.services.windows.browse import Browse
 from cwm.services.windows.clone import Clone
 from cwm.services.windows.delete import Delete
@@ -78,6 +79,7 @@ class Services:
     query_result: QueryResult
     shared_context: SharedContext
     offers_of_upstreams: OffersOfUpstreams
+    upstream_tasks: UpstreamTasks
     journal: Journal
     read_audit: ReadAudit
     turn_sums: TurnSums

@@ -12,7 +12,7 @@ from cwm.settings.engine import ABSENT, Engine, Isolation, LocalEngine, Verifica
 from cwm.settings.fields import Group, SettingsError
 from cwm.settings.front import Http, Limits, Security
 from cwm.settings.groups import ENV_PREFIX, GROUPS, Settings
-from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
+from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults, Tasks
 from cwm.settings.load import CONFIG_ENV, load
 from cwm.settings.telling import Logging, Tokens, Tracing
 
@@ -38,6 +38,7 @@ __all__ = [
     "Shared",
     "Storage",
     "StoredResults",
+    "Tasks",
     "Tokens",
     "Tracing",
     "Verification",

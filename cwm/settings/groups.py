@@ -26,7 +26,7 @@ from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verificati
 from cwm.settings.engines import EngineEntry
 from cwm.settings.fields import Group
 from cwm.settings.front import Http, Limits, Security
-from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
+from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults, Tasks
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 from cwm.settings.turns import Turns
 
@@ -84,6 +84,7 @@ class Settings:
     storage: Storage = field(default_factory=Storage)
     shared: Shared = field(default_factory=Shared)
     stored_results: StoredResults = field(default_factory=StoredResults)
+    tasks: Tasks = field(default_factory=Tasks)
     tokens: Tokens = field(default_factory=Tokens)
     context: Context = field(default_factory=Context)
     limits: Limits = field(default_factory=Limits)

@@ -166,6 +166,18 @@ class StoredResults(Group):
         return round(self.result_resource_mb * 2**20)
 
 
+class Tasks(Group):
+    """Tasks of upstreams: calls of tools that go on after they are answered."""
+
+    upstream_tasks: Count = Field(100, ge=1, description="Maximum number of open tasks of one user.")
+    upstream_task_seconds: Seconds = Field(
+        86_400.0,
+        ge=1,
+        le=30 * 86_400,
+        description="How long a task, and its result, can be asked for by its handle.",
+    )
+
+
 class Context(Group):
     """Shared context and stored results: their limits in memory and in the shared store."""
 

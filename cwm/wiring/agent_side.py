@@ -9,6 +9,7 @@ from typing import Final
 
 from cwm.adapters.local.query_engine import LocalQueryEngine
 from cwm.adapters.local.secret import signing_secrets
+from cwm.adapters.sql.upstream_tasks import SqlUpstreamTasks
 from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
@@ -30,6 +31,7 @@ from cwm.services.results.results import Results
 from cwm.services.results.savings import Savings
 from cwm.services.results.token_drift import TokenDrift
 from cwm.services.upstreams.shared_answers import SharedAnswers
+from cwm.services.upstreams.tasks import UpstreamTasks
 from cwm.services.upstreams.tool_desk import ToolDesk
 from cwm.services.upstreams.tool_watch import ToolWatch
 from cwm.services.upstreams.upstreams import Upstreams
@@ -47,6 +49,7 @@ class AgentSide:
     context_upkeep: ContextUpkeep
     connector: SdkConnector
     upstreams: Upstreams
+    upstream_tasks: UpstreamTasks
     tool_desk: ToolDesk
     token_counter: BpeTokenCounter
     token_drift: TokenDrift
@@ -132,6 +135,14 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
         ),
         connector=connector,
         upstreams=upstreams,
+        upstream_tasks=UpstreamTasks(
+            records=SqlUpstreamTasks(base.database),
+            upstreams=upstreams,
+            journal=journal,
+            clock=clock,
+            most=settings.tasks.upstream_tasks,
+            ttl=timedelta(seconds=settings.tasks.upstream_task_seconds),
+        ),
         tool_desk=ToolDesk(tools, base.audit, clock, settings.isolation.tenant),
         token_counter=token_counter,
         token_drift=token_drift,

@@ -75,6 +75,7 @@ async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
             asyncio.create_task(parts.agent_side.agents.sweep()),
             asyncio.create_task(parts.agent_side.context_upkeep.run()),
             asyncio.create_task(parts.services.results.sweep()),
+            asyncio.create_task(parts.services.upstream_tasks.sweep()),
             asyncio.create_task(parts.upkeep.watchdog.watch(settings.verification.watchdog_seconds)),
             asyncio.create_task(parts.base.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
             asyncio.create_task(watch_event_loop(parts.base.meter.event_loop_lag)),

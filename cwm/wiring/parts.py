@@ -154,6 +154,7 @@ def build_parts(settings: Settings) -> Parts:
         ),
         shared_context=agent_side.context,
         offers_of_upstreams=OffersOfUpstreams(agent_side.upstreams, agent_side.tool_desk, base.operators),
+        upstream_tasks=agent_side.upstream_tasks,
         results=agent_side.results,
         delivery=agent_side.delivery,
         by_reference=agent_side.by_reference,

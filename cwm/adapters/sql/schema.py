@@ -41,6 +41,7 @@ REVISIONS: Final = (
     "0023",
     "0024",
     "0025",
+    "0026",
 )
 """Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 

@@ -120,6 +120,12 @@ class SdkSession:
         return json.dumps({"id": session_id, "initialize": initialize})
 
     @property
+    def _runs_tasks(self) -> bool:
+        """Whether a tool of it may be called as a task; what its tools say of that counts only then."""
+        tasks = self.capabilities.get("tasks") or {}
+        return "call" in ((tasks.get("requests") or {}).get("tools") or {})
+
+    @property
     def is_open(self) -> bool:
         return self._client is not None and not self._ended.is_set()
 
@@ -183,19 +189,13 @@ class SdkSession:
         if on_log is not None and self.modern:
             own_params["_meta"] = {types.LOG_LEVEL_META_KEY: _LOGGED, **(own_params.get("_meta") or {})}
         pending = PendingRequest(await self.authorize(authorization), capabilities, on_log)
-        request = types.Request[dict[str, Any], str](method=method, params=own_params)
         context_token = PENDING.set(pending)
         self._requests.append(pending)
         try:
             with port_errors():
                 # The SDK's own timeout starts when the request is written, which may never happen.
                 async with asyncio.timeout(timeout_seconds + _WRITE_SECONDS):
-                    answer = await client.send_request(
-                        request,
-                        _Result,
-                        request_read_timeout_seconds=timeout_seconds,
-                        progress_callback=on_progress,
-                    )
+                    answer = await self._send(client, method, own_params, timeout_seconds, on_progress)
         except (UpstreamSlowError, asyncio.CancelledError):
             await asyncio.shield(pending.give_up())
             raise
@@ -203,7 +203,39 @@ class SdkSession:
             PENDING.reset(context_token)
             self._requests.remove(pending)
             self._close_if_retired()
-        return with_json_numbers(answer.root)
+        return with_json_numbers(answer)
+
+    async def _send(
+        self,
+        client: ClientSession,
+        method: str,
+        params: dict[str, Any],
+        timeout_seconds: float,
+        on_progress: Progress | None,
+    ) -> dict[str, Any]:
+        if "task" not in params:
+            request = types.Request[dict[str, Any], str](method=method, params=params)
+            answer = await client.send_request(
+                request,
+                _Result,
+                request_read_timeout_seconds=timeout_seconds,
+                progress_callback=on_progress,
+            )
+            return answer.root
+        # The SDK expects a tool's result in answer, and rejects the task.
+        options: CallOptions = {"timeout": timeout_seconds}
+        if on_progress is not None:
+            options["on_progress"] = on_progress
+        return await self._send_raw(client, method, params, options)
+
+    async def _send_raw(
+        self, client: ClientSession, method: str, params: dict[str, Any], options: CallOptions
+    ) -> dict[str, Any]:
+        wire = self._wire
+        assert wire is not None
+        data: dict[str, Any] = {"method": method, "params": params}
+        client._stamp(data, options)  # noqa: SLF001
+        return await wire.send_raw_request(method, data["params"], options)
 
     async def watch(self, uri: str, authorization: str | None = None) -> None:
         if uri in self._listening.watched or not (self.capabilities.get("resources") or {}).get("subscribe"):
@@ -300,15 +332,12 @@ class SdkSession:
         return True
 
     async def _page(self, kind: OfferKind, cursor: str | None) -> Page:
-        client, wire = self._open(), self._wire
-        assert wire is not None
+        client = self._open()
         params = {} if cursor is None else {"cursor": cursor}
-        data: dict[str, Any] = {"method": METHODS[kind], "params": params}
         options: CallOptions = {"timeout": self._spec.connect_seconds}
-        # The SDK's typed calls reject a page for one odd item of it.
-        client._stamp(data, options)  # noqa: SLF001
         with port_errors():
-            result = await wire.send_raw_request(METHODS[kind], data["params"], options)
+            # The SDK's typed calls reject a page for one odd item of it.
+            result = await self._send_raw(client, METHODS[kind], params, options)
             try:
                 page = read_page(kind, client.protocol_version or types.LATEST_PROTOCOL_VERSION, result)
             except ValueError:
@@ -317,6 +346,8 @@ class SdkSession:
                 ) from None
         if kind is OfferKind.TOOLS:
             _absorb(client, page, whole=cursor is None and page.cursor is None)
+            if not self._runs_tasks:
+                page.definitions = [_without_tasks(each) for each in page.definitions]
         return page
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
@@ -372,6 +403,10 @@ class _Listed:
             more = f" and {len(self._odd) - _MOST_NAMES} more" if len(self._odd) > _MOST_NAMES else ""
             reasons.append(f"odd among its {self._kind}: {', '.join(self._odd[:_MOST_NAMES])}{more}")
         return Listing(tuple(self._definitions.values()), "; ".join(reasons) or None)
+
+
+def _without_tasks(tool: Definition) -> Definition:
+    return {name: value for name, value in tool.items() if name != "execution"}
 
 
 def _absorb(client: ClientSession, page: Page, *, whole: bool) -> None:

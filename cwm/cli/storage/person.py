@@ -107,6 +107,7 @@ def _with_person(tenant: str | None, work: Callable[[Person, str], Awaitable[T]]
                 results=agent_side.results,
                 responses=engine_side.pass_through.responses.records,
                 conversations=engine_side.pass_through.responses.conversations.records,
+                tasks=agent_side.upstream_tasks.records,
                 context=agent_side.context,
                 trail=base.audit_upkeep.trail,
                 journal=base.journal,

@@ -17,11 +17,13 @@ from cwm.domain.results import StoredResult
 from cwm.domain.session import Session, SessionMark, SessionQuery
 from cwm.domain.shared_context import ContextScope, Entry, Write
 from cwm.domain.turn import Turn, TurnQuery, TurnState, TurnTag
+from cwm.domain.upstream_tasks import UpstreamTask
 from cwm.ports.api_keys import ApiKeys
 from cwm.ports.audit import AuditFilter, AuditTrail
 from cwm.ports.conversations import ConversationRecords
 from cwm.ports.registry import Registry
 from cwm.ports.responses import ResponseRecords
+from cwm.ports.upstream_tasks import UpstreamTaskRecords
 from cwm.services.audit.journal import Journal
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.results.results import Results
@@ -46,6 +48,7 @@ class Person:
     results: Results
     responses: ResponseRecords
     conversations: ConversationRecords
+    tasks: UpstreamTaskRecords
     context: SharedContext
     trail: AuditTrail
     journal: Journal
@@ -93,12 +96,20 @@ class Person:
             await self._untag(await self.registry.tags(tenant, session.id), counts)
             await self.end_session(operator, session.id)
             counts["sessions"] += 1
+        await self._delete_results(tenant, subject, counts)
+        await self._delete_context(tenant, subject, counts)
+        counts["turns_elsewhere"] += len(await self.registry.turns_elsewhere(tenant, subject))
+
+    async def _delete_results(self, tenant: str, subject: str, counts: Counter[str]) -> None:
+        """Stored results, and the handles of tasks that may still have one."""
         while results := await self.results.records.of_owner(tenant, subject):
             for result in results:
                 await self.results.forget(result)
                 counts["results"] += 1
-        await self._delete_context(tenant, subject, counts)
-        counts["turns_elsewhere"] += len(await self.registry.turns_elsewhere(tenant, subject))
+        while tasks := await self.tasks.of_owner(tenant, subject):
+            for task in tasks:
+                await self.tasks.forget(task)
+                counts["tasks"] += 1
 
     async def _delete_context(self, tenant: str, subject: str, counts: Counter[str]) -> None:
         trimmed: dict[ContextScope, None] = {}
@@ -178,6 +189,9 @@ class Person:
                     asdict(await self.results.part_of(result, at)) for at in range(len(result.parts))
                 ]
             yield record
+        async for task in self._tasks(tenant, subject):
+            record = {name: value for name, value in asdict(task).items() if name != "session"}
+            yield {"kind": "task", **record}
         async for scope, entry in self._entries(tenant, subject):
             record = {"kind": "context", "scope": scope.key, **asdict(entry)}
             with _named(record):
@@ -195,6 +209,13 @@ class Person:
             for result in results:
                 yield result
             last = results[-1]
+
+    async def _tasks(self, tenant: str, subject: str) -> AsyncIterator[UpstreamTask]:
+        last: UpstreamTask | None = None
+        while tasks := await self.tasks.of_owner(tenant, subject, last):
+            for task in tasks:
+                yield task
+            last = tasks[-1]
 
     async def _sessions(self, tenant: str, subject: str) -> AsyncIterator[Session]:
         query = SessionQuery(limit=_PAGE, owner=subject, unlisted=True)

@@ -18,11 +18,15 @@ from cwm.services.upstreams.watches import Watches
 
 @dataclass(slots=True)
 class _OwnSession:
-    """One agent session's own session with one upstream. ``stored``: the value in the store with which to resume it."""
+    """One agent session's own session with one upstream. ``stored``: the value in the store with which to resume it.
+
+    ``outlasting``: tasks of the upstream go on in it when the agent session has ended, so it is left, not ended.
+    """
 
     session: UpstreamSession
     catalogue: Catalogue
     stored: str | None
+    outlasting: bool = False
     stale: set[OfferKind] = field(default_factory=lambda: set(ALL_KINDS))
     listed_at: dict[OfferKind, float] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -66,6 +70,19 @@ class AgentLinks(AgentPart):
     async def session(self, link: Link, authorization: str | None, listener: Heard) -> UpstreamSession:
         """Its own session with the upstream, opened if needed. Raises UpstreamAwayError."""
         return (await self._upstream(link, authorization, listener)).session
+
+    def outlasting(self, link: Link) -> str | None:
+        """With what its own session can be resumed, which is left and not ended from now on; None if it cannot be."""
+        own = self._sessions.get(link)
+        if own is None or not own.session.is_open or (resume := own.session.resume_with) is None:
+            return None
+        own.outlasting = True
+        return resume
+
+    def is_in(self, link: Link, resume: str) -> bool:
+        """Whether its own session is the one that ``resume`` stands for."""
+        own = self._sessions.get(link)
+        return own is not None and own.session.is_open and own.session.resume_with == resume
 
     def catalogue(self, link: Link) -> Catalogue | None:
         """What the upstream offers to this caller; None before the first list."""
@@ -150,7 +167,9 @@ class AgentLinks(AgentPart):
     def close(self, *, end: bool) -> Awaitable[object]:
         self._watches.clear()
         sessions, self._sessions = list(self._sessions.values()), {}
-        closing = [own.session.close(end=end or not _resumable(own)) for own in sessions]
+        closing = [
+            own.session.close(end=not own.outlasting and (end or not _resumable(own))) for own in sessions
+        ]
         return asyncio.gather(*closing, *(each.stop() for each in self._attempts.values()))
 
     async def _upstream(self, link: Link, authorization: str | None, listener: Heard) -> _OwnSession:

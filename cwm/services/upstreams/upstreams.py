@@ -186,11 +186,13 @@ class Upstreams:
         repeatable: bool,
         on_progress: Progress | None = None,
         on_log: OnLog | None = None,
+        resume: str | None = None,
     ) -> dict[str, Any]:
         """The upstream's answer. Raises UpstreamRefusedError if it returns an error, CWM-5003/5004/6001 if it is away or lost.
 
         A request that the upstream cannot have seen is sent again, if necessary in a new session; one that it may have
-        seen, only if ``repeatable``. It is not repeated twice after the same type of failure.
+        seen, only if ``repeatable``. It is not repeated twice after the same type of failure. ``resume`` stands for the
+        session to ask in; if the upstream no longer knows that one, the caller's is used.
         """
         link = self._links.get(upstream)
         if link is None:
@@ -198,17 +200,24 @@ class Upstreams:
                 f"Upstream {upstream} is not configured any more.", upstream=upstream
             )
 
+        async def ask_in(session: UpstreamSession) -> dict[str, Any]:
+            return await session.request(
+                method,
+                params,
+                timeout_seconds=link.spec.call_seconds,
+                authorization=_authorization(link, caller),
+                on_progress=on_progress,
+                on_log=on_log,
+            )
+
         async def ask() -> dict[str, Any]:
+            async with self._resumed(link, caller, resume) as earlier_session:
+                if earlier_session is not None:
+                    with suppress(UpstreamExpiredError):
+                        return await ask_in(earlier_session)
             session = await self._session(link, caller)
             async with self._dropped_if_gone(link, caller, session):
-                return await session.request(
-                    method,
-                    params,
-                    timeout_seconds=link.spec.call_seconds,
-                    authorization=_authorization(link, caller),
-                    on_progress=on_progress,
-                    on_log=on_log,
-                )
+                return await ask_in(session)
 
         principal = caller.agent.principal
         with link.busy(), recorded(self._meter, self._tracer, link, principal, method, params) as span:
@@ -217,6 +226,14 @@ class Upstreams:
             if answer.get("isError") is True:
                 span.failed("tool_error")
             return answer
+
+    def outlasting_session(self, caller: CallerOf, upstream: str) -> str | None:
+        """With what the caller's own session at the upstream can be resumed; it is not ended from now on, only left.
+
+        None if all callers share one, or if it cannot be resumed.
+        """
+        link = self._links.get(upstream)
+        return None if link is None or link.shared else caller.links.outlasting(link)
 
     def health(self) -> list[UpstreamHealth]:
         """The current state of every upstream."""
@@ -317,6 +334,23 @@ class Upstreams:
         )
         self.listening.keep_up(link, agent)
         return session
+
+    @asynccontextmanager
+    async def _resumed(
+        self, link: Link, caller: CallerOf, resume: str | None
+    ) -> AsyncIterator[UpstreamSession | None]:
+        """The session that ``resume`` stands for; None if it is the one that the caller has, or that all share."""
+        await link.settled()
+        if resume is None or link.shared or caller.links.is_in(link, resume):
+            yield None
+            return
+        session = await link.connector.open(
+            link.spec, authorization=_authorization(link, caller), resume=resume
+        )
+        try:
+            yield session
+        finally:
+            await session.close(end=False)
 
     def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
         if link.shared or link.session is session:

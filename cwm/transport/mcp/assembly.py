@@ -48,6 +48,7 @@ from cwm.transport.mcp.results.tools import result_tools
 from cwm.transport.mcp.upstreams.calls import UpstreamCalls
 from cwm.transport.mcp.upstreams.lists import UpstreamLists
 from cwm.transport.mcp.upstreams.rounds import state_security
+from cwm.transport.mcp.upstreams.tasks import TaskRequests
 
 PATH: Final = "/mcp"
 
@@ -102,7 +103,7 @@ def build_mcp(
                 Permissions(agency, services.operators),
                 ResultBudgets(services.delivery),
                 References(services.by_reference, services.delivery),
-                UpstreamCalls(upstreams, answers),
+                UpstreamCalls(upstreams, answers, services.upstream_tasks),
                 OwnTools(),
             )
         ],
@@ -132,9 +133,11 @@ def build_mcp(
     for template in (*context_templates(), *resource_templates()):
         face.add_template(template)
     UpstreamLists(face, upstreams, agency).install()
+    calls = ToolCalls(agency, upstreams, tools, lambda: services.delivery.budgets.policies)
+    TaskRequests(face, services.upstream_tasks, agency, calls).install()
     Limited(face, limits, agency).install()
     face.watch_messages(Measures(metrics))
-    face.watch_messages(ToolCalls(agency, upstreams, tools, lambda: services.delivery.budgets.policies))
+    face.watch_messages(calls)
     return face
 
 

@@ -19,12 +19,14 @@ from cwm.adapters.sql.tables.responses import conversation_items, responses
 from cwm.adapters.sql.tables.turns import turn_contents
 from cwm.adapters.sql.turns.conversations import SqlConversations
 from cwm.adapters.sql.turns.responses import SqlResponses
+from cwm.adapters.sql.upstream_tasks import SqlUpstreamTasks
 from cwm.domain.access import AccessScope
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import EngineConnectionError
 from cwm.domain.principal import Principal
 from cwm.domain.response import StoredConversation, StoredResponse
 from cwm.domain.turn import TurnQuery, TurnTag
+from cwm.domain.upstream_tasks import UpstreamTask
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.context.requests import Setting
 from cwm.services.turns.sending.generate import TurnInput
@@ -72,6 +74,7 @@ async def house(sqlite: Database, sqlite_url: str) -> AsyncIterator[House]:
                 results=desk.results,
                 responses=SqlResponses(sqlite),
                 conversations=SqlConversations(sqlite),
+                tasks=SqlUpstreamTasks(sqlite),
                 context=shared.context,
                 trail=SqlAuditTrail(sqlite, ChainKeys([b"a secret"])),
                 journal=cwm.thaw.journal,
@@ -171,6 +174,19 @@ async def test_her_conversations_are_exported_and_deleted(house: House, sqlite: 
     assert (await house.person.delete("acme", "ann"))["conversations"] == 1
     assert await records.of_owner("acme", "ann") == []
     assert await records.of_owner("acme", "bob") != []
+
+
+async def test_her_tasks_of_upstreams_are_exported_without_the_session_and_deleted(house: House) -> None:
+    at, later = house.cwm.clock.now(), house.cwm.clock.now() + timedelta(hours=1)
+    for owner in ("ann", "bob"):
+        task = UpstreamTask("acme", f"task_{owner}", owner, "docs", "docs_dig", at, later, later, session="s")
+        assert await house.person.tasks.keep(task, 1)
+    (exported,) = [record for record in await house.exported() if record["kind"] == "task"]
+    assert exported["handle"] == "task_ann"
+    assert "session" not in exported
+    assert (await house.person.delete("acme", "ann"))["tasks"] == 1
+    assert await house.person.tasks.find("acme", "task_ann") is None
+    assert await house.person.tasks.find("acme", "task_bob") is not None
 
 
 async def test_everything_of_hers_is_deleted_and_what_stays_is_told(house: House) -> None:

@@ -34,7 +34,7 @@ from cwm.domain.upstream import UpstreamSpec
 from cwm.ports.identity import Identity
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
-from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared, StoredResults
+from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared, StoredResults, Tasks
 from cwm.transport.endpoints.health import routes as health_routes
 from cwm.transport.http.front import Front, Refusal
 from cwm.transport.http.server import DrainingServer
@@ -54,7 +54,7 @@ class HeaderIdentity:
         if headers.get("x-tenant") == "nobody":
             raise SecurityError("Nobody may enter.")
         scopes = granted(headers["x-scopes"].split()) if "x-scopes" in headers else EVERY
-        return Principal(headers.get("x-tenant", "acme"), "agent", scopes)
+        return Principal(headers.get("x-tenant", "acme"), headers.get("x-subject", "agent"), scopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ async def gateway(
     budgets: Budgets | None = None,
     limits: Limits | None = None,
     stored_results: StoredResults | None = None,
+    tasks: Tasks | None = None,
 ) -> AsyncIterator[Gateway]:
     """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
@@ -135,6 +136,7 @@ async def gateway(
             budgets=budgets or Budgets(),
             limits=limits or Limits(),
             stored_results=stored_results or StoredResults(),
+            tasks=tasks or Tasks(),
         )
         await schema.upgrade(settings.database.url())
         parts = build_parts(settings)

@@ -23,7 +23,14 @@ from cwm.transport.mcp.requests.retry_after import tell_limit
 
 _TOOLS: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
-_LIMITED: Final = (_TOOLS, "resources/read", "prompts/get", "completion/complete")
+_LIMITED: Final = (
+    _TOOLS,
+    "resources/read",
+    "prompts/get",
+    "completion/complete",
+    "tasks/result",
+    "tasks/cancel",
+)
 
 _LISTS: Final = (
     "tools/list",
@@ -32,6 +39,8 @@ _LISTS: Final = (
     "prompts/list",
     "resources/subscribe",
     "resources/unsubscribe",
+    "tasks/get",
+    "tasks/list",
 )
 
 

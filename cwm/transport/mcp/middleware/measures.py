@@ -35,7 +35,8 @@ CANCELLED: Final = "cancelled"
 _log = structlog.get_logger("cwm.mcp")
 
 _OTHER: Final = "other"
-_METHODS: Final = frozenset(SPEC_CLIENT_METHODS) | frozenset(SPEC_CLIENT_NOTIFICATION_METHODS)
+_OF_TASKS: Final = frozenset({"tasks/get", "tasks/result", "tasks/cancel", "tasks/list"})
+_METHODS: Final = frozenset(SPEC_CLIENT_METHODS) | frozenset(SPEC_CLIENT_NOTIFICATION_METHODS) | _OF_TASKS
 # Not timed: they last as long as the client listens.
 _LISTENING: Final = frozenset({"subscriptions/listen"})
 _OURS: Final = frozenset({ErrorKind.STORAGE, ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.INTERNAL})

@@ -1,11 +1,15 @@
-"""The record of a tool call: the outermost layer makes it once, and every other layer reads it."""
+"""The record of a tool call: the outermost layer makes it once, and every other layer reads it.
+
+A request for the result of a task has one as well: the layers see it as a call of the tool that began the task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from fastmcp.tools import Tool
 from mcp.server.context import CallNext, HandlerResult
@@ -14,8 +18,12 @@ from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.principal import Principal
 from cwm.domain.tool_policy import ToolPolicies, ToolPolicy
 from cwm.domain.upstream import Offer, OfferKind
+from cwm.domain.upstream_tasks import UpstreamTask
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.requests.agent import Agency, Context, counted_session
+
+TASKS_VERSION: Final = "2025-11-25"
+"""The version of MCP that has tasks; the one after it has none."""
 
 _TOOL_CALL: Final = "tools/call"
 
@@ -25,7 +33,8 @@ class ToolCall:
     """Who calls which tool, as of the arrival of the call.
 
     ``session`` is the agent session of the connection. ``own`` is CWM's tool of this name, ``upstream`` the
-    configured upstream whose prefix the name has; a name may have both.
+    configured upstream whose prefix the name has; a name may have both. ``result_of`` is the task whose result is wanted,
+    instead of a call. ``begun`` gets the answer to a call that began a task.
     """
 
     request: Context
@@ -37,12 +46,21 @@ class ToolCall:
     policy: ToolPolicy
     _agency: Agency
     _upstreams: Upstreams
+    result_of: UpstreamTask | None = None
+    begun: dict[str, Any] = field(default_factory=dict)
     _callers: dict[str | None, CallerOf] = field(default_factory=dict)
     _offers: list[Offer | None] = field(default_factory=list)
 
     @property
     def counted_session(self) -> str | None:
         return counted_session(self.request, self.session)
+
+    @property
+    def task(self) -> Mapping[str, Any] | None:
+        """How the client wants the call to be a task; None for an ordinary call, and in versions without tasks."""
+        task = (self.request.params or {}).get("task")
+        has_tasks = self.request.protocol_version == TASKS_VERSION and self.result_of is None
+        return task if has_tasks and isinstance(task, Mapping) else None
 
     async def caller(self, handle: str | None = None) -> CallerOf:
         """The calling agent session, looked up once. CWM-2004, 1003 and 3006 as :meth:`Agency.caller`."""
@@ -91,20 +109,35 @@ class ToolCalls:
     policies: Callable[[], ToolPolicies]
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        token = _current.set(await self._record(ctx) if ctx.method == _TOOL_CALL else None)
-        try:
-            return await call_next(ctx)
-        finally:
-            _current.reset(token)
-
-    async def _record(self, ctx: Context) -> ToolCall | CwmError | None:
         name = (ctx.params or {}).get("name")
-        if not isinstance(name, str):
-            return None
+        record = await self._record(ctx, name) if ctx.method == _TOOL_CALL and isinstance(name, str) else None
+        with _running(record):
+            result = await call_next(ctx)
+            return record.begun if isinstance(record, ToolCall) and record.begun else result
+
+    @contextmanager
+    def reading(
+        self, ctx: Context, principal: Principal, session: str | None, task: UpstreamTask
+    ) -> Iterator[None]:
+        """Run the body as a call of the task's tool that returns the task's result."""
+        with _running(self._call(ctx, principal, session, task.tool, task)):
+            yield
+
+    async def _record(self, ctx: Context, name: str) -> ToolCall | CwmError:
         try:
             principal, session = await self.agency.asking(ctx)
         except CwmError as refused:
             return refused
+        return self._call(ctx, principal, session, name)
+
+    def _call(
+        self,
+        ctx: Context,
+        principal: Principal,
+        session: str | None,
+        name: str,
+        result_of: UpstreamTask | None = None,
+    ) -> ToolCall:
         return ToolCall(
             request=ctx,
             principal=principal,
@@ -115,4 +148,14 @@ class ToolCalls:
             policy=self.policies().of(name),
             _agency=self.agency,
             _upstreams=self.upstreams,
+            result_of=result_of,
         )
+
+
+@contextmanager
+def _running(call: ToolCall | CwmError | None) -> Iterator[None]:
+    token = _current.set(call)
+    try:
+        yield
+    finally:
+        _current.reset(token)
