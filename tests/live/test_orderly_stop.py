@@ -18,9 +18,14 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 _ASKED: Final = [{"role": "user", "content": "Go on and on."}]
 _CHAT, _MESSAGES, _RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+# Messages have no field by which a model goes on behind its end.
+_NO_END: Final = {
+    "type": "json_schema",
+    "schema": {"type": "array", "items": {"type": "boolean"}, "minItems": 5000},
+}
 _LONG: Final[dict[str, dict[str, Any]]] = {
     _CHAT: {"messages": _ASKED, "max_tokens": 7000},
-    _MESSAGES: {"messages": _ASKED, "max_tokens": 7000},
+    _MESSAGES: {"messages": _ASKED, "max_tokens": 7000, "output_config": {"format": _NO_END}},
     _RESPONSES: {"input": "Go on and on.", "max_output_tokens": 7000},
 }
 _SHORT_TOKENS: Final = 60
