@@ -89,7 +89,7 @@ async def test_a_terminal_obeys_nothing_of_what_was_said(
         with turns.begin(Principal("default", "ann"), "hostile") as turn:
             await turn.ask(session, Said([message_of({"role": "user", "content": HOSTILE})]))
             await turn.record(Answered((1, 7, 8), 1))
-    shown = "\\x1b[2J\\x00\\x07\\x9b1m \\u202e \\ud83d\tend"
+    shown = "␛[2J␀␇⟨U+009B⟩1m ⟨U+202E⟩ \\ud83d\tend"
     for words in (("show", "hostile"), ("search", "end", "--whole"), ("search", "end")):
         run = cwm(tmp_path, "turns", *words, "--url", url, COLUMNS="300")
         assert shown in run.stdout.replace(" end", "\tend"), (words, run.stdout, run.stderr)
