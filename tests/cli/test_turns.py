@@ -96,6 +96,23 @@ async def test_a_terminal_obeys_nothing_of_what_was_said(
     assert not set(HOSTILE) & set(run.stdout) - set(" \tend[2J1m")
 
 
+async def test_a_call_has_the_digits_that_were_sent(
+    stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
+) -> None:
+    url, (first, _) = stocked
+    written = '{"price": 1.10, "many": 1e3, "whole": 9007199254740993, "one": 1.0, "a": 1, "a": 2}'
+    call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": written}}
+    async with recording(sqlite_url, "numbers") as (turns, session):
+        with turns.begin(Principal("default", "ann"), "numbers") as turn:
+            said = message_of({"role": "assistant", "content": "", "tool_calls": [call]})
+            await turn.ask(session, Said([said]))
+            await turn.record(Answered((1, 7, 8), 1))
+    for words in (("show", "numbers"), ("diff", f"turn:{first}", "session:numbers")):
+        assert f"pay({written})" in cwm(tmp_path, "turns", *words, "--url", url).stdout
+    shown = json.loads(cwm(tmp_path, "turns", "show", "numbers", "--json", "--url", url).stdout)
+    assert shown["messages"][0]["tool_calls"][0]["function"]["arguments"] == written
+
+
 async def test_what_was_said_is_found(stocked: tuple[str, list[str]], tmp_path: Path) -> None:
     url, (first, second) = stocked
     found = cwm(tmp_path, "turns", "search", "SECOND", "--url", url, COLUMNS="300").stdout
