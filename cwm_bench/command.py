@@ -19,8 +19,7 @@ from cwm_bench.proof.parts import Company, Layout
 from cwm_bench.tree.parts import TreePart
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from cwm.cli.terminal.colours import Colours
     from cwm_bench.harness.figures import Report
 
 _Model: TypeAlias = Annotated[
@@ -356,10 +355,10 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _console() -> Console:
-    from rich.console import Console
+def _console() -> Colours:
+    from cwm.cli.terminal.colours import Colours
 
-    return Console()
+    return Colours()
 
 
 def _publish_part(json_file: Path | None, report: Report) -> None:

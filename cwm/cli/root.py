@@ -21,6 +21,7 @@ from cwm.cli.serve import serve
 from cwm.cli.stdio import stdio
 from cwm.cli.storage import person, registry
 from cwm.cli.storage.migrate import migrate
+from cwm.cli.terminal.arguments import Commands
 from cwm.cli.terminal.console import fail, lines_into_log
 from cwm.cli.up import up
 from cwm_bench import command as bench
@@ -32,6 +33,7 @@ _LOGGED: Final = {*_SERVING, "migrate"}
 
 app = typer.Typer(
     name="cwm",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

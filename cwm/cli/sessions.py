@@ -10,11 +10,13 @@ import typer
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
 from cwm.cli.terminal.console import (
     USAGE,
+    RawOption,
     confirm_deletion,
     end_with_json,
     fail,
     on_terminal,
     print_table,
+    print_text,
 )
 from cwm.cli.terminal.wording import count, moment
 from cwm.cli.windows import OnlyVisibility, Visibility, VisibilityOption, print_status
@@ -89,6 +91,7 @@ def generate(
     system: Annotated[str | None, typer.Option(help="System message before it; for the first turn.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of the answer in tokens.")] = 256,
     temperature: Annotated[float | None, typer.Option(min=0, max=2, help="0 is greedy.")] = None,
+    raw: RawOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -110,10 +113,10 @@ def generate(
             "max_tokens": max_tokens,
             "temperature": temperature,
         },
-        on_piece=(lambda piece: _say(piece, pieces)) if live else None,
+        on_piece=(lambda piece: _say(piece, pieces, raw=raw)) if live else None,
     )
     end_with_json(answer, as_json=as_json)
-    print(answer["text"].removeprefix("".join(pieces)))
+    print_text(answer["text"].removeprefix("".join(pieces)), raw=raw)
     print(
         f"{answer['token_count']:,} tokens in the session; of {answer['prompt_tokens']:,} prompt tokens "
         f"{answer['cached_tokens']:,} were cached.",
@@ -180,9 +183,9 @@ def _messages(system: str | None, content: str) -> list[dict[str, str]]:
     return [*opening, {"role": "user", "content": content}]
 
 
-def _say(piece: str, pieces: list[str]) -> None:
+def _say(piece: str, pieces: list[str], *, raw: bool) -> None:
     pieces.append(piece)
-    print(piece, end="", flush=True)
+    print_text(piece, raw=raw, end="")
 
 
 def _row(session: dict[str, Any]) -> tuple[str, ...]:

@@ -8,8 +8,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cwm.cli.gateway.client import JsonOption, UrlOption, call
-from cwm.cli.terminal.console import confirm_deletion, end_with_json, print_table
-from cwm.cli.terminal.wording import comma_list, count, moment, visible
+from cwm.cli.terminal.console import (
+    USAGE,
+    RawOption,
+    confirm_deletion,
+    end_with_json,
+    fail,
+    print_table,
+    print_text,
+)
+from cwm.cli.terminal.wording import comma_list, count, moment
 from cwm.cli.windows import VisibilityOption
 from cwm.domain.transcripts import plain, text_of
 
@@ -72,7 +80,7 @@ def log(
     for each in answer["turns"]:
         if words := each.get("words"):
             print(f"{each['number']} left at message {each['diverged_at']} ({_reason(each)}):")
-            print(visible(f"  - {words['old']}\n  + {words['new']}"))
+            print(f"  - {words['old']}\n  + {words['new']}")
         if switch := each.get("habit_switch"):
             print(f"{each['number']}: {switch} switches that off in the client.")
     if "next_before" in answer:
@@ -91,6 +99,7 @@ def show(
         Literal["text", "openai", "anthropic"],
         typer.Option("--format", help="text to read, or the messages of an API, in JSON."),
     ] = "text",
+    raw: RawOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -102,7 +111,7 @@ def show(
     if message_format != "text" and not as_json:
         end_with_json({name: answer[name] for name in ("system", "messages") if name in answer}, as_json=True)
     end_with_json(answer, as_json=as_json or tokens)
-    print(visible(plain(answer["messages"])), end="")
+    print_text(plain(answer["messages"]), raw=raw, end="")
     if "warning" in answer:
         print(answer["warning"])
 
@@ -115,10 +124,13 @@ def search(
     limit: Annotated[int, typer.Option(min=1, max=100, help="Messages to show.")] = 20,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Where an earlier search stopped.")] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Print the whole messages.")] = False,
+    raw: RawOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Find messages by their words, in all sessions or in one, newest first."""
+    if raw and not whole:
+        fail("CWM-1003", "--raw needs --whole: an excerpt is in a table.", USAGE)
     where = {"session_id": session, "window_name": window, "limit": limit, "cursor": cursor}
     everything = {"include_messages": whole, "all_sessions": session is window is None}
     answer = call(url, "turn_search", {"query": " ".join(words), **where, **everything})
@@ -126,7 +138,7 @@ def search(
     if whole:
         for each in answer["results"]:
             text = f"[{each['role']}] {each['session_id']} {each['turn']}\n{text_of(each['message'])}\n"
-            print(visible(text))
+            print_text(text, raw=raw)
     if not (whole and answer["results"]):
         _print_findings(answer)
     if "next_cursor" in answer:
@@ -156,6 +168,7 @@ def diff(
         str, typer.Argument(help="session:ID, window:NAME, turn:ID or tag:NAME.", metavar="LEFT")
     ],
     right: Annotated[str, typer.Argument(help="What to compare it with.", metavar="RIGHT")],
+    raw: RawOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -170,7 +183,7 @@ def diff(
     )
     for sign, side in (("-", "left"), ("+", "right")):
         if message := answer.get(f"{side}_message"):
-            print(visible(f"{sign} [{message.get('role', '')}] {text_of(message)}"))
+            print_text(f"{sign} [{message.get('role', '')}] {text_of(message)}", raw=raw)
 
 
 @app.command("left-out")

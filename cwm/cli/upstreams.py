@@ -69,12 +69,12 @@ def show(name: NameArgument, as_json: JsonOption = False) -> None:
         ("TOOL", "STATE", "SINCE", "OFFERED", "DIGEST", "DESCRIPTION"),
         [
             (
-                _plain(each.version.tool),
+                each.version.tool,
                 _state(each),
                 f"{each.seen_at:%Y-%m-%d %H:%M}",
                 f"{each.offered_at:%Y-%m-%d %H:%M}",
                 each.version.digest[:_DIGEST_CHARS],
-                _plain(each.version.description),
+                each.version.description,
             )
             for each in tools
         ],
@@ -96,7 +96,7 @@ def accept(
     if as_json:
         print_json({"upstream": name, "accepted": names})
     elif names:
-        print(f"Accepted {len(names)} of {name}: {', '.join(map(_plain, names))}.")
+        print(f"Accepted {len(names)} of {name}: {', '.join(names)}.")
     else:
         print(f"Nothing of {name} has changed.")
 
@@ -136,8 +136,3 @@ def _document(each: SeenTool) -> dict[str, Any]:
 
 def _state(each: SeenTool) -> str:
     return "changed" if each.accepted_at is None else "accepted"
-
-
-def _plain(text: str) -> str:
-    """The upstream's text without what a terminal would obey."""
-    return "".join(character if character.isprintable() else "·" for character in text)

@@ -1,4 +1,4 @@
-"""Serialises large JSON values in pieces.
+"""Serialises large JSON values in pieces, and lays out JSON without a change of its numbers.
 
 A single ``json.dumps`` call for a large value would block every other thread until it ends.
 """
@@ -6,6 +6,7 @@ A single ``json.dumps`` call for a large value would block every other thread un
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -13,6 +14,9 @@ _CHARS_AT_ONCE: Final = 100_000
 # Roughly the length of a number, or the overhead of a name or bracket beyond its letters.
 _CHARS_EACH: Final = 10
 _NESTED: Final = (dict, list, tuple)
+_PIECE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+_OPENING: Final = ("[", "{")
+_CLOSING: Final = ("]", "}")
 
 Spell = Callable[[Any], str]
 
@@ -38,9 +42,30 @@ def json_pieces(value: Any) -> Iterator[str]:
     return _pieces(value, json.JSONEncoder(separators=(",", ":")).encode, ",")
 
 
+def laid_out(document: str) -> str:
+    """Valid JSON on lines as ``json.dumps`` with ``indent=2`` writes it, but with numbers and doubled names as they were written."""
+    pieces: list[str] = []
+    depth, before = 0, ""
+    for piece in _PIECE.findall(document):
+        is_closing = piece in _CLOSING
+        depth -= is_closing
+        if before and (before not in _OPENING if is_closing else before in (*_OPENING, ",")):
+            pieces.append("\n" + "  " * depth)
+        pieces.append(_as_shown(piece))
+        depth += piece in _OPENING
+        before = piece
+    return "".join(pieces)
+
+
 def is_long(value: Any) -> bool:
     """Whether the value is too long to serialise in one call. Stops reading as soon as that is certain."""
     return _room_after(value) < 0
+
+
+def _as_shown(piece: str) -> str:
+    if piece[0] == '"':
+        return json.dumps(json.loads(piece), ensure_ascii=False)
+    return ": " if piece == ":" else piece
 
 
 def _room_after(value: Any) -> int:

@@ -89,11 +89,28 @@ async def test_a_terminal_obeys_nothing_of_what_was_said(
         with turns.begin(Principal("default", "ann"), "hostile") as turn:
             await turn.ask(session, Said([message_of({"role": "user", "content": HOSTILE})]))
             await turn.record(Answered((1, 7, 8), 1))
-    shown = "\\x1b[2J\\x00\\x07\\x9b1m \\u202e \\ud83d\tend"
+    shown = "␛[2J␀␇⟨U+009B⟩1m ⟨U+202E⟩ \\ud83d\tend"
     for words in (("show", "hostile"), ("search", "end", "--whole"), ("search", "end")):
         run = cwm(tmp_path, "turns", *words, "--url", url, COLUMNS="300")
         assert shown in run.stdout.replace(" end", "\tend"), (words, run.stdout, run.stderr)
     assert not set(HOSTILE) & set(run.stdout) - set(" \tend[2J1m")
+
+
+async def test_a_call_has_the_digits_that_were_sent(
+    stocked: tuple[str, list[str]], tmp_path: Path, sqlite_url: str
+) -> None:
+    url, (first, _) = stocked
+    written = '{"price": 1.10, "many": 1e3, "whole": 9007199254740993, "one": 1.0, "a": 1, "a": 2}'
+    call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": written}}
+    async with recording(sqlite_url, "numbers") as (turns, session):
+        with turns.begin(Principal("default", "ann"), "numbers") as turn:
+            said = message_of({"role": "assistant", "content": "", "tool_calls": [call]})
+            await turn.ask(session, Said([said]))
+            await turn.record(Answered((1, 7, 8), 1))
+    for words in (("show", "numbers"), ("diff", f"turn:{first}", "session:numbers")):
+        assert f"pay({written})" in cwm(tmp_path, "turns", *words, "--url", url).stdout
+    shown = json.loads(cwm(tmp_path, "turns", "show", "numbers", "--json", "--url", url).stdout)
+    assert shown["messages"][0]["tool_calls"][0]["function"]["arguments"] == written
 
 
 async def test_what_was_said_is_found(stocked: tuple[str, list[str]], tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import structlog
 import structlog.tracebacks
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from cwm.adapters.telemetry.redaction import HIDDEN
+from cwm.domain.visible_text import visible
 
 # Least levels: these libraries log every request of every client, while our logs are about events of CWM.
 _QUIET: Final = {
@@ -66,7 +68,8 @@ def configure_logging(level: str, fmt: str = "auto") -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    # Past the sign that the command's stream writes for each escape: the colours are ours.
+    handler = logging.StreamHandler(getattr(sys.stderr, "rich_proxied_file", sys.stderr))
     handler.setFormatter(_formatter(shared, console=console))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -94,9 +97,10 @@ def _in_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
 def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.ProcessorFormatter:
     renderers: list[Processor] = (
         [
+            _visible_event,
             structlog.dev.ConsoleRenderer(
-                colors=console and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            )
+                colors=console and sys.stderr.isatty(), exception_formatter=_visible_traceback
+            ),
         ]
         if console
         else [_TRACEBACKS, structlog.processors.JSONRenderer(default=_as_text)]
@@ -105,6 +109,17 @@ def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.Pr
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers, HIDDEN],
     )
+
+
+def _visible_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Text of upstreams, engines and callers without what a terminal would obey. Other values are shown by ``repr``."""
+    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _visible_traceback(stream: TextIO, error: ExcInfo) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write(visible(text.getvalue()))
 
 
 def _route(name: str, least: int) -> None:

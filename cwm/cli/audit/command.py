@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,6 +22,7 @@ from cwm.cli.terminal.console import (
     fail,
     load_settings,
     print_json,
+    print_json_line,
     print_table,
     run_to_end,
 )
@@ -211,7 +211,7 @@ def export(
             after = 0
             while page := await trail.page(each, after, _PAGE, criteria):
                 for record in page:
-                    sys.stdout.write(json.dumps(document_of(record)) + "\n")
+                    print_json_line(document_of(record))
                 after = page[-1].seq
         sys.stdout.flush()
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.status import Status
+    from rich.text import Text
+
+    from cwm.cli.terminal.colours import Colours
 
 MODULES: Final = ("textwrap", "heapq", "bisect", "fnmatch", "shlex")
 FOLLOW_UP: Final = "Think back to the first file. In one sentence: what is textwrap.py for?"
@@ -45,12 +47,12 @@ class Narrator:
 
     def __init__(self, *, to_stderr: bool) -> None:
         self._stream = sys.stderr if to_stderr else sys.stdout
-        self._console: Console | None = None
+        self._console: Colours | None = None
         self._spinner: Status | None = None
         if self._stream.isatty():
-            from rich.console import Console
+            from cwm.cli.terminal.colours import Colours
 
-            self._console = Console(file=self._stream, highlight=False)
+            self._console = Colours(stderr=to_stderr)
 
     def step(self, title: str) -> None:
         self._print(f"\n{title}", style="bold")
@@ -61,7 +63,7 @@ class Narrator:
     def report(self, text: str) -> None:
         """Print a status line of the engine's parts. On a terminal, the spinner shows how long they take to start."""
         if self._spinner is not None and _STARTING.search(text):
-            self._spinner.update(f"{text} …")
+            self._spinner.update(_waiting(text))
         else:
             self.line(text)
 
@@ -85,7 +87,7 @@ class Narrator:
             self.line(f"{what} …")
             yield
             return
-        with self._console.status(f"{what} …") as self._spinner:
+        with self._console.status(_waiting(what)) as self._spinner:
             yield
         self._spinner = None
 
@@ -93,4 +95,11 @@ class Narrator:
         if self._console is None:
             print(text, file=self._stream, flush=True)
         else:
-            self._console.print(text, style=style, markup=False)
+            self._console.print(text, style=style)
+
+
+def _waiting(what: str) -> Text:
+    """As text, in which brackets are no markup."""
+    from rich.text import Text
+
+    return Text(f"{what} …")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -17,6 +16,7 @@ from cwm.cli.terminal.console import (
     confirm_deletion,
     end_with_json,
     load_settings,
+    print_json_line,
     run_to_end,
 )
 from cwm.cli.terminal.wording import count
@@ -52,7 +52,7 @@ def export(subject: Subject, tenant: TenantOption = None) -> None:
         unread = 0
         async for record in person.export(whose, subject):
             unread += "error" in record
-            sys.stdout.write(json.dumps(shown(record), default=_plain) + "\n")
+            print_json_line(shown(record), _plain)
         return unread
 
     if unread := _with_person(tenant, write):

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, Ty
 
 import typer
 
-from cwm.cli.terminal.wording import visible
+from cwm.cli.terminal.output import as_it_is
+from cwm.domain.visible_text import visible_in_line, visible_json
 
 if TYPE_CHECKING:
     from cwm.settings import Group, Settings
@@ -25,6 +26,12 @@ OK, FOUND_FAULTS, USAGE, INTERRUPTED = 0, 1, 2, 130
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+RawOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--raw", help="Write what was said as it is, for a file: a terminal would obey what is in it."
+    ),
+]
 
 T = TypeVar("T")
 
@@ -71,7 +78,11 @@ def tell(line: str, *, timed: bool = False) -> None:
 def print_json(document: Any) -> None:
     # Escapes that another encoding adds would not be JSON escapes.
     has_all = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() in {"utf-8", "utf8"}
-    print(json.dumps(document, indent=2, ensure_ascii=not has_all, default=str))
+    print(visible_json(json.dumps(document, indent=2, ensure_ascii=not has_all, default=str)))
+
+
+def print_json_line(document: Any, default: Callable[[Any], Any] | None = None) -> None:
+    print(visible_json(json.dumps(document, default=default)))
 
 
 def end_with_json(document: Any, *, as_json: bool) -> None:
@@ -81,13 +92,18 @@ def end_with_json(document: Any, *, as_json: bool) -> None:
         raise typer.Exit(OK)
 
 
+def print_text(text: str, *, raw: bool, end: str = "\n") -> None:
+    """Print what was said: as a person can see it, or with ``raw`` as it is."""
+    print(text, end=end, file=as_it_is(sys.stdout) if raw else sys.stdout, flush=True)
+
+
 def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, none: str = "") -> None:
     """Print columns of text: with rules on a terminal, plainly aligned in a file. Without rows, print ``none``."""
-    rows = [[visible(cell) for cell in row] for row in rows]
+    rows = [[visible_in_line(cell) for cell in row] for row in rows]
     if not rows and none:
         print(none)
     elif on_terminal():
@@ -98,15 +114,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, none: 
 
 def confirm_deletion(what: str, *, yes: bool) -> None:
     """Ask on a terminal before ``what`` is deleted, unless ``yes``. A no ends the command."""
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete {what} for good?"):
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete {visible_in_line(what)} for good?"):
         raise typer.Exit(FOUND_FAULTS)
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print one name and value per line, with the values aligned."""
-    width = max((len(name) for name, _ in facts), default=0)
-    for name, value in facts:
-        print(f"{name:<{width}}  {visible(value)}".rstrip())
+    """Print one name and value per line, with the values aligned; further lines of a value begin where it does."""
+    named = [(visible_in_line(name), value) for name, value in facts]
+    width = max((len(name) for name, _ in named), default=0)
+    for name, value in named:
+        lines = value.replace("\n", "\n" + " " * (width + 2))
+        print(f"{name:<{width}}  {lines}".rstrip())
 
 
 def load_settings(*, upstreams: bool = True, **flags: Any) -> Settings:
@@ -227,16 +245,17 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 def _print_ruled(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from cwm.cli.terminal.colours import Colours
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    Colours().print(table)
 
 
 def _print_aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

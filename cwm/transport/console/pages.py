@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cwm.domain import notation
+from cwm.domain.visible_text import visible
 from cwm.transport.console import wording
 from cwm.transport.console.access.frame import frame
 from cwm.transport.console.actions.notices import NOTICES
@@ -127,7 +128,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
-        finalize=_plain,
+        finalize=_visible,
     )
     environment.filters |= {
         "number": wording.number,
@@ -151,6 +152,6 @@ def _templates() -> Environment:
     return environment
 
 
-def _plain(value: Any) -> Any:
+def _visible(value: Any) -> Any:
     """Whatever a template shows passes here, before it is escaped."""
-    return wording.plain(value) if type(value) is str else value
+    return visible(value) if type(value) is str else value

@@ -1,19 +1,12 @@
-"""How the console writes numbers, sizes, times, and what others wrote."""
+"""How the console writes numbers, sizes and times."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-# What would change how the text around it is shown: controls, and the marks that set a direction.
-_UNSEEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
-_PICTURES: Final = 0x2400
-_DELETE: Final = 0x7F
 
 COMPONENTS: Final[Mapping[str, str]] = {
     "kv_store": "KV store (LMCache)",
@@ -95,20 +88,6 @@ def ago(at: datetime, now: datetime) -> str:
     return "just now" if seconds < 5 else f"{lasting(seconds)} ago"
 
 
-def plain(text: object) -> str:
-    """The text with a visible sign in place of each character that shows nothing and changes what is around it."""
-    return _UNSEEN.sub(_sign, str(text))
-
-
 def component(name: str) -> str:
     kind, _, of = name.partition(":")
     return f"{kind.capitalize()} {of}" if of else COMPONENTS.get(name, name)
-
-
-def _sign(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code <= 0x1F:
-        return chr(_PICTURES + code)
-    if code == _DELETE:
-        return "\u2421"
-    return f"\u27e8U+{code:04X}\u27e9"

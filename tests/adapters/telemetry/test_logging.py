@@ -93,6 +93,19 @@ def test_away_from_a_terminal_auto_is_json_and_console_is_text() -> None:
     assert "\x1b[" not in text
 
 
+def test_text_shows_what_others_wrote_with_signs() -> None:
+    code = r"""
+log.warning("said \x1b]0;t\x07", who="\x1b[31mred\u202e", names=["\x1b[2J"])
+logging.getLogger("library").warning("of %s", "\x9b1m")
+try: raise OSError("no \x1b[2J")
+except OSError: log.exception("failed")
+"""
+    text = written(code, fmt="console")
+    assert not set("\x1b\x07\x9b\u202e") & set(text)
+    for shown in ("said ␛]0;t␇", "who=␛[31mred⟨U+202E⟩", "of ⟨U+009B⟩1m", "OSError: no ␛[2J"):
+        assert shown in text
+
+
 def test_configuring_twice_writes_once() -> None:
     assert len(lines('configure_logging("INFO", "json"); log.info("once")')) == 1
 

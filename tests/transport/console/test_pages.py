@@ -19,7 +19,7 @@ from cwm.transport.console.turns import conversations as shown
 from tests.contracts.nouns import IDS, a_session, a_window, stored
 from tests.transport.console.conftest import a_console
 from tests.transport.console.reading import Console, Document
-from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, opened, user
+from tests.transport.console.scenes import a_small_talk, a_working_day, assistant, call, opened, user
 
 pytestmark = pytest.mark.slow
 
@@ -231,6 +231,15 @@ async def test_a_turn_shows_what_was_said_and_how_to_go_on(console: Console) -> 
     assert page.links["Turn 2, before"] == f"/console/turns/{day['first'].id}"
     assert page.links["turn 6"] == f"/console/turns/{day['third'].id}"
     assert "1,410 computed" in page.text
+
+
+async def test_the_arguments_of_a_tool_call_have_the_digits_that_were_sent(console: Console) -> None:
+    scene = await opened(console.parts.base.registry, "numbers")
+    written = '{"price": 1.10, "part": 0.12345678901234567890, "huge": 1e400, "whole": 9007199254740993, "a": 1, "a": 2.0}'
+    turn = await scene.turn(user("Pay."), assistant("", tool_calls=[call("pay", written)]))
+    page = await console.page(f"/turns/{turn.id}")
+    (shown,) = [each.text for each in page.all("pre") if "price" in each.text]
+    assert shown.split() == ["{", *written[1:-1].split(), "}"]
 
 
 async def test_a_tag_leads_to_its_turn(console: Console) -> None:

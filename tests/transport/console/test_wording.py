@@ -39,16 +39,3 @@ def test_counts_and_durations_have_one_notation() -> None:
     assert [wording.took(ms) for ms in (84, 2350)] == ["84 ms", "2.4 s"]
     assert wording.percent(999, 1000) == 99
     assert wording.percent(0, 0) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\tb\nc", "a\tb\nc"),
-        ("\x00\x1b\x7f", "␀␛␡"),
-        ("\u202eabc\ufeff\ud800", "⟨U+202E⟩abc⟨U+FEFF⟩⟨U+D800⟩"),
-        ("naïve 漢字 🙂 שלום", "naïve 漢字 🙂 שלום"),
-    ],
-)
-def test_only_what_shows_nothing_gets_a_sign(text: str, shown: str) -> None:
-    assert wording.plain(text) == shown

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cwm.domain.json_text import laid_out
 from cwm.domain.showable import flaw
 from cwm.domain.turn import Message
 from cwm.services.aside import aside_of
@@ -144,8 +145,9 @@ def _call(call: Any) -> Piece:
     arguments = function.get("arguments")
     if isinstance(arguments, str) and len(arguments) < _SHOWN:
         with suppress(ValueError, RecursionError):
-            parsed = json.loads(arguments)
-            arguments = parsed if flaw(parsed) is None else arguments
+            # Numbers of any size are shown: as they were written.
+            structure = json.loads(arguments, parse_float=str, parse_int=str)
+            arguments = laid_out(arguments) if flaw(structure) is None else arguments
     return Piece("call", f"Calls {_id(function.get('name')) or 'a tool'}", _text(arguments))
 
 

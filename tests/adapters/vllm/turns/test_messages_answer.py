@@ -117,6 +117,17 @@ def test_a_tool_call_that_is_cut_short_keeps_what_there_is_of_its_arguments(leng
     assert not reader.ended
 
 
+def test_the_arguments_of_a_streamed_call_are_as_the_model_wrote_them() -> None:
+    written = '{"price":1.10, "many":1e3}'
+    start = event("content_block_start", index=0, content_block={**CONTENT[2], "input": {}})
+    delta = {"type": "input_json_delta", "partial_json": written}
+    events = [*stream([])[:1], start, event("content_block_delta", index=0, delta=delta), *stream([])[1:]]
+    _, reader = answer(told(events), streamed=True)
+    message = reader.message()
+    assert message is not None
+    assert message["tool_calls"][0]["function"]["arguments"] == written
+
+
 def test_ids_that_a_model_writes_are_none() -> None:
     body = json.dumps(BODY, separators=(",", ":")).encode()
     passed, reader = answer(body, streamed=False)

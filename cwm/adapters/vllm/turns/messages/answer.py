@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from cwm.adapters.vllm.turns.body import objects
@@ -109,10 +108,8 @@ class MessageReader:
             if pieces := self._pieces.get((index, field)):
                 block = {**block, field: "".join((str(block.get(field) or ""), *pieces))}
         if pieces := self._pieces.get((index, "input")):
-            arguments: Any = "".join(pieces)
-            with suppress(ValueError, RecursionError):
-                arguments = json.loads(arguments)
-            block = {**block, "input": arguments}
+            # As text: parsed, 1.10 would be 1.1.
+            block = {**block, "input": "".join(pieces)}
         return block
 
 

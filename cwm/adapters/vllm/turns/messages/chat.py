@@ -88,7 +88,7 @@ def _image(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(block: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call that was cut short are no JSON: text, as they came."""
+    """Arguments of a streamed call are text, as they came."""
     value = block.get("input")
     try:
         arguments = value if isinstance(value, str) else json.dumps(value or {}, ensure_ascii=False)
