@@ -16,7 +16,8 @@ from cwm.domain.errors import (
     InvalidParameterError,
     UpstreamUnavailableError,
 )
-from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec, own_uri
+from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec
+from cwm.domain.upstream_uris import ServedUris, is_elsewhere, own_uri, uris_in, with_uris
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
@@ -165,6 +166,17 @@ class Upstreams:
             if own is not None and link.spec.resources.admits_uri(own):
                 return name, own
         return None
+
+    async def with_exposed_uris(
+        self, caller: CallerOf, upstream: str, answer: Mapping[str, Any], requested: str = ""
+    ) -> dict[str, Any]:
+        """The answer with its URIs as clients know them. ``requested``: the upstream's own URI that was asked for."""
+        served = ServedUris(upstream, frozenset({requested}))
+        if any(uri != requested and is_elsewhere(uri) for uri in uris_in(answer)):
+            listed = await self._own_names(caller, upstream, OfferKind.RESOURCES)
+            templates = await self._own_names(caller, upstream, OfferKind.TEMPLATES)
+            served = ServedUris(upstream, frozenset({requested, *listed}), tuple(templates))
+        return with_uris(answer, served.exposed)
 
     def is_shared(self, upstream: str) -> bool:
         """Whether one session serves all callers, so that the agent session makes no difference."""
@@ -323,6 +335,15 @@ class Upstreams:
             link.renew(session)
         else:
             caller.links.drop(link, session)
+
+    async def _own_names(self, caller: CallerOf, upstream: str, kind: OfferKind) -> list[str]:
+        """What the upstream lists to this caller, by its own names; nothing if that is not known."""
+        link = self._links.get(upstream)
+        offers: Offers | str = {} if link is None else link.catalogue.of(kind)
+        if link is not None and link.by_caller:
+            with suppress(CwmError):
+                offers = await self._offers(link, kind, caller, hurried=True)
+        return [] if isinstance(offers, str) else [offer.own_name for offer in offers.values()]
 
     async def _offers(self, link: Link, kind: OfferKind, caller: CallerOf, *, hurried: bool) -> Offers | str:
         """The upstream's offers, or the reason why there are none."""

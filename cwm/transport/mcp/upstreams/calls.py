@@ -11,9 +11,9 @@ from fastmcp.tools.base import InputRequiredToolResult
 from mcp_types import CallToolResult
 
 from cwm.domain.errors import CwmError
-from cwm.domain.upstream import may_repeat, with_exposed_uris
+from cwm.domain.upstream import may_repeat
 from cwm.ports.upstream import UpstreamRefusedError
-from cwm.services.upstreams.shared_answers import Given, SharedAnswers
+from cwm.services.upstreams.shared_answers import SharedAnswers
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.requests.agent import CallContext, NextCall, meta_of, sdk_context
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
@@ -79,19 +79,19 @@ class UpstreamCalls(Middleware):
             await relay.settled()
             return answer
 
-        answer = await self._answers.call(
+        given = await self._answers.call(
             caller, offer, call.policy.cache, arguments, ask, alone=bool(round_input(request))
         )
-        if asks_for_input(answer.answer):
-            return InputRequiredToolResult(input_request(request, offer.upstream, answer.answer))
-        return _result(offer.upstream, answer)
+        answer = await self._upstreams.with_exposed_uris(caller, offer.upstream, given.answer)
+        if asks_for_input(answer):
+            return InputRequiredToolResult(input_request(request, offer.upstream, answer))
+        return _result(offer.upstream, answer, given.age_seconds)
 
 
-def _result(upstream: str, shared: Given) -> ToolResult:
-    content = with_exposed_uris(upstream, list(shared.answer.get("content", ())))
-    result = valid(CallToolResult, upstream, {**shared.answer, "content": content})
-    if shared.age_seconds is not None:
-        age = {SHARED_META: {"age_seconds": round(shared.age_seconds, 3)}}
+def _result(upstream: str, answer: dict[str, Any], age_seconds: float | None) -> ToolResult:
+    result = valid(CallToolResult, upstream, {"content": [], **answer})
+    if age_seconds is not None:
+        age = {SHARED_META: {"age_seconds": round(age_seconds, 3)}}
         result = result.model_copy(update={"meta": {**(result.meta or {}), **age}})
     return _wrapped(result)
 
