@@ -89,8 +89,8 @@ class Bounds:
 class UpstreamSpec:
     """The configuration of one upstream. Exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
 
-    ``stateless``: one session may serve all agents; otherwise each agent session has its own. ``pin_tools``: tools that
-    changed are hidden until they are accepted.
+    ``stateless``: one session may serve all agents; otherwise each agent session has its own. ``total_seconds``: how long a
+    call may take that reports progress. ``pin_tools``: tools that changed are hidden until they are accepted.
     """
 
     name: str
@@ -104,6 +104,7 @@ class UpstreamSpec:
     stateless: bool = False
     connect_seconds: float = 10.0
     call_seconds: float = 300.0
+    total_seconds: float = 3600.0
     bounds: Bounds = Bounds()
     tools: Selection = Selection()
     pin_tools: bool = False

@@ -89,6 +89,7 @@ class UpstreamFields(Fields):
     stateless: bool = False
     connect_seconds: Seconds = Field(10.0, gt=0)
     call_seconds: Seconds = Field(300.0, gt=0)
+    total_seconds: Seconds = Field(3600.0, gt=0)
     message_bytes: Bytes = Field(16 * 2**20, ge=1024)
     list_items: Count = Field(1_000, ge=1)
     list_bytes: Bytes = Field(4 * 2**20, ge=1024)
@@ -137,6 +138,7 @@ class UpstreamFields(Fields):
             stateless=self.stateless,
             connect_seconds=self.connect_seconds,
             call_seconds=self.call_seconds,
+            total_seconds=self.total_seconds,
             bounds=Bounds(self.message_bytes, self.list_items, self.list_bytes),
             tools=self.tools.selection(),
             pin_tools=self.tools.pin,

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final
 
 import mcp_types as types
@@ -45,7 +45,6 @@ _MOST_NAMES: Final = 20
 # Share of the connect time for the probe: a program that ignores it needs the rest for the handshake.
 _PROBE_SHARE: Final = 0.4
 _WATCH_SECONDS: Final = 30.0
-_WRITE_SECONDS: Final = 10.0
 # Of callers who do not say for each request what is to be logged.
 _LOGGED: Final = "info"
 
@@ -172,6 +171,7 @@ class SdkSession:
         params: Mapping[str, Any],
         *,
         timeout_seconds: float,
+        total_seconds: float = 0.0,
         authorization: str | None = None,
         on_progress: Progress | None = None,
         on_log: OnLog | None = None,
@@ -189,12 +189,12 @@ class SdkSession:
         try:
             with port_errors():
                 # The SDK's own timeout starts when the request is written, which may never happen.
-                async with asyncio.timeout(timeout_seconds + _WRITE_SECONDS):
+                async with asyncio.timeout(timeout_seconds) as limit:
                     answer = await client.send_request(
                         request,
                         _Result,
-                        request_read_timeout_seconds=timeout_seconds,
-                        progress_callback=on_progress,
+                        request_read_timeout_seconds=max(timeout_seconds, total_seconds),
+                        progress_callback=_extending(limit, timeout_seconds, total_seconds, on_progress),
                     )
         except (UpstreamSlowError, asyncio.CancelledError):
             await asyncio.shield(pending.give_up())
@@ -331,6 +331,24 @@ class SdkSession:
         if self._has_listener and self.modern and reports_changes(self.capabilities):
             await self._listening.listen(self._open)
         await asyncio.Event().wait()
+
+
+def _extending(
+    limit: asyncio.Timeout, seconds: float, total_seconds: float, on_progress: Progress | None
+) -> Progress | None:
+    """``on_progress``, which also gives the request so many seconds more, up to its total."""
+    if on_progress is None:
+        return None
+    loop = asyncio.get_running_loop()
+    end = loop.time() + max(seconds, total_seconds)
+
+    async def on_life(progress: float, total: float | None, message: str | None) -> None:
+        # The last report may come after the answer.
+        with suppress(RuntimeError):
+            limit.reschedule(min(loop.time() + seconds, end))
+        await on_progress(progress, total, message)
+
+    return on_life
 
 
 class _Result(RootModel[dict[str, Any]]):

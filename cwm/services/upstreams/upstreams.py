@@ -217,6 +217,7 @@ class Upstreams:
                     method,
                     params,
                     timeout_seconds=link.spec.call_seconds,
+                    total_seconds=link.spec.total_seconds,
                     authorization=_authorization(link, caller),
                     on_progress=on_progress,
                     on_log=on_log,
