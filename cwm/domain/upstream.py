@@ -90,7 +90,8 @@ class UpstreamSpec:
     """The configuration of one upstream. Exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
 
     ``stateless``: one session may serve all agents; otherwise each agent session has its own. ``total_seconds``: how long a
-    call may take that reports progress. ``pin_tools``: tools that changed are hidden until they are accepted.
+    call may take that reports progress. ``pin_tools``: tools and instructions that changed are hidden until they are accepted.
+    ``instructions``: clients are given the upstream's.
     """
 
     name: str
@@ -110,6 +111,7 @@ class UpstreamSpec:
     pin_tools: bool = False
     resources: Selection = Selection()
     prompts: Selection = Selection()
+    instructions: bool = True
 
     def selection(self, kind: OfferKind) -> Selection:
         if kind is OfferKind.TOOLS:

@@ -116,6 +116,10 @@ class UpstreamSession(Protocol):
         """ServerCapabilities in MCP's JSON form."""
 
     @property
+    def instructions(self) -> str | None:
+        """What the upstream tells models of itself when a session begins."""
+
+    @property
     def resume_with(self) -> str | None:
         """A token with which another replica can resume this session; None when it cannot be resumed."""
 

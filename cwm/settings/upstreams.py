@@ -96,6 +96,7 @@ class UpstreamFields(Fields):
     tools: ToolSelectionFields = ToolSelectionFields()
     resources: SelectionFields = SelectionFields()
     prompts: SelectionFields = SelectionFields()
+    instructions: bool = True
 
     @model_validator(mode="after")
     def _reached_in_one_way(self) -> Self:
@@ -144,6 +145,7 @@ class UpstreamFields(Fields):
             pin_tools=self.tools.pin,
             resources=self.resources.selection(),
             prompts=self.prompts.selection(),
+            instructions=self.instructions,
         )
 
 

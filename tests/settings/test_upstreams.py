@@ -81,7 +81,7 @@ def test_every_field_reaches_the_upstream() -> None:
           stateless: true, connect_seconds: 1.5, call_seconds: 7, total_seconds: 70,
           message_bytes: 2048, list_items: 5, list_bytes: 4096,
           tools: {pin: true, allow: [read_*], deny: [read_all], override: {echo: {name: say, description: Says it.}}},
-          resources: {deny: ['file:*']}, prompts: {allow: []},
+          resources: {deny: ['file:*']}, prompts: {allow: []}, instructions: false,
         }"""
     )
     started = one("{command: x, env: {A: b}, cwd: ~/there}")
@@ -101,6 +101,7 @@ def test_every_field_reaches_the_upstream() -> None:
         tools=Selection(("read_*",), ("read_all",), {"echo": Override("say", "Says it.")}),
         resources=Selection(deny=("file:*",)),
         prompts=Selection(allow=()),
+        instructions=False,
     )
     assert started.env == {"A": "b"}
     assert started.cwd == str(Path("~/there").expanduser())

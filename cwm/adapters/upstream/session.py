@@ -110,6 +110,10 @@ class SdkSession:
         return capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     @property
+    def instructions(self) -> str | None:
+        return self._open().instructions
+
+    @property
     def resume_with(self) -> str | None:
         session_id = None if self._http is None else self._http.session_id
         handshake = self._open().initialize_result

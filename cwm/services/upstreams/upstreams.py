@@ -39,7 +39,7 @@ from cwm.services.agents.agents import Agents
 from cwm.services.agents.context_manager import ContextManager
 from cwm.services.upstreams.agent_links import AgentLinks, links_of, stored_as
 from cwm.services.upstreams.call import not_there, once_more, recorded, rejected
-from cwm.services.upstreams.link import Link, LinkState, Offers
+from cwm.services.upstreams.link import Catalogue, Link, LinkState, Offers
 from cwm.services.upstreams.roster import Roster
 from cwm.services.upstreams.tool_watch import ToolWatch
 
@@ -177,6 +177,11 @@ class Upstreams:
             templates = await self._own_names(caller, upstream, OfferKind.TEMPLATES)
             served = ServedUris(upstream, frozenset({requested, *listed}), tuple(templates))
         return with_uris(answer, served.exposed)
+
+    async def catalogue(self, link: Link, caller: CallerOf) -> Catalogue | None:
+        """What an upstream that needs the caller's credentials offers to this caller; None while it is away."""
+        offers = await self._offers(link, OfferKind.TOOLS, caller, hurried=True)
+        return None if isinstance(offers, str) else caller.links.catalogue(link)
 
     def is_shared(self, upstream: str) -> bool:
         """Whether one session serves all callers, so that the agent session makes no difference."""
