@@ -49,7 +49,7 @@ def list_upstreams(as_json: JsonOption = False) -> None:
         [
             (
                 name,
-                str(len(versions)),
+                str(_tool_count(versions)),
                 str(sum(each.accepted_at is None for each in versions)),
                 f"{max(each.seen_at for each in versions):%Y-%m-%d %H:%M}",
                 f"{max(each.offered_at for each in versions):%Y-%m-%d %H:%M}",
@@ -62,7 +62,7 @@ def list_upstreams(as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Show each tool of an upstream: since when it is what it is, and whether that was accepted."""
+    """Show each tool of an upstream, and its instructions: since when it is what it is, and whether that was accepted."""
     tools = _with_desk(lambda desk: desk.listed(name))
     end_with_json({"upstream": name, "tools": [_document(each) for each in tools]}, as_json=as_json)
     print_table(
@@ -86,11 +86,11 @@ def accept(
     name: NameArgument,
     tools: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of tools, as `show` has them; all if none is given.", metavar="[TOOL]..."),
+        typer.Argument(help="Names, as `show` has them; all if none is given.", metavar="[TOOL]..."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Accept the tools as they are now: gateways no longer mark them as changed, and show those that were hidden."""
+    """Accept tools and instructions as they are now: gateways no longer mark them as changed, and show those that were hidden."""
     versions = _with_desk(lambda desk: desk.accept(name, tools or ()))
     names = sorted({each.version.tool for each in versions})
     if as_json:
@@ -116,11 +116,15 @@ def _with_desk(work: Callable[[ToolDesk], Awaitable[T]]) -> T:
 def _summary(name: str, versions: Sequence[SeenTool]) -> dict[str, Any]:
     return {
         "upstream": name,
-        "tools": len(versions),
+        "tools": _tool_count(versions),
         "changed": [each.version.tool for each in versions if each.accepted_at is None],
         "last_change": max(each.seen_at for each in versions).isoformat(),
         "listed": max(each.offered_at for each in versions).isoformat(),
     }
+
+
+def _tool_count(versions: Sequence[SeenTool]) -> int:
+    return sum(not each.version.is_instructions for each in versions)
 
 
 def _document(each: SeenTool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from cwm.domain.resource_uris import climbs, matches, plainly_matches
+from cwm.domain.upstream_uris import ServedUris, exposed_uri, parts, with_uris
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
 """No underscore: in an exposed name, the first underscore ends the upstream's name."""
@@ -88,8 +89,9 @@ class Bounds:
 class UpstreamSpec:
     """The configuration of one upstream. Exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
 
-    ``stateless``: one session may serve all agents; otherwise each agent session has its own. ``pin_tools``: tools that
-    changed are hidden until they are accepted.
+    ``stateless``: one session may serve all agents; otherwise each agent session has its own. ``total_seconds``: how long a
+    call may take that reports progress. ``pin_tools``: tools and instructions that changed are hidden until they are accepted.
+    ``instructions``: clients are given the upstream's.
     """
 
     name: str
@@ -103,11 +105,13 @@ class UpstreamSpec:
     stateless: bool = False
     connect_seconds: float = 10.0
     call_seconds: float = 300.0
+    total_seconds: float = 3600.0
     bounds: Bounds = Bounds()
     tools: Selection = Selection()
     pin_tools: bool = False
     resources: Selection = Selection()
     prompts: Selection = Selection()
+    instructions: bool = True
 
     def selection(self, kind: OfferKind) -> Selection:
         if kind is OfferKind.TOOLS:
@@ -132,27 +136,15 @@ def exposed_name(upstream: str, own_name: str) -> str:
     return f"{upstream}_{own_name}"
 
 
-def exposed_uri(upstream: str, uri: str) -> str:
-    """``file:///a`` of ``docs`` becomes ``file://docs//a``; what follows the scheme stays unchanged."""
-    scheme, rest = _parts(uri)
-    return f"{scheme}{upstream}/{rest}"
-
-
-def own_uri(upstream: str, exposed: str) -> str | None:
-    """Inverse of ``exposed_uri``; None when the URI is not this upstream's."""
-    scheme, rest = _parts(exposed)
-    prefix = f"{upstream}/"
-    return f"{scheme}{rest.removeprefix(prefix)}" if rest.startswith(prefix) else None
-
-
 def is_reserved_uri(exposed: str) -> bool:
     """Whether the URI is one of CWM's own, which no upstream can offer."""
-    return re.split("[/?]", _parts(exposed)[1], maxsplit=1)[0] in RESERVED_NAMES
+    return re.split("[/?]", parts(exposed)[1], maxsplit=1)[0] in RESERVED_NAMES
 
 
 def offers(spec: UpstreamSpec, kind: OfferKind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:
     """The offers made of ``definitions``, by exposed name; of two with the same name, the first wins."""
     selection, by_name = spec.selection(kind), dict[str, Offer]()
+    rename = ServedUris(spec.name).exposed
     name_field = {OfferKind.RESOURCES: "uri", OfferKind.TEMPLATES: "uriTemplate"}.get(kind, "name")
     for definition in definitions:
         own_name = str(definition[name_field])
@@ -162,11 +154,11 @@ def offers(spec: UpstreamSpec, kind: OfferKind, definitions: tuple[Definition, .
         override = selection.override.get(own_name, Override())
         if kind in {OfferKind.TOOLS, OfferKind.PROMPTS}:
             exposed = exposed_name(spec.name, override.name or own_name)
-            exposed_definition = {**definition, "name": exposed}
+            exposed_definition = {**with_uris(definition, rename), "name": exposed}
         else:
             exposed = exposed_uri(spec.name, own_name)
             name = exposed_name(spec.name, override.name or str(definition["name"]))
-            exposed_definition = {**definition, name_field: exposed, "name": name}
+            exposed_definition = {**with_uris(definition, rename), name_field: exposed, "name": name}
         if override.description is not None:
             exposed_definition["description"] = override.description
         by_name.setdefault(exposed, Offer(spec.name, own_name, exposed_definition))
@@ -191,24 +183,3 @@ def runs_as_task(definition: Definition) -> bool:
 def may_repeat(definition: Definition) -> bool:
     """Whether a call may be repeated: the tool declares itself idempotent, or it only reads and does not deny it."""
     return answers_alike(definition) or (definition.get("annotations") or {}).get("idempotentHint") is True
-
-
-def with_exposed_uris(upstream: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Content blocks with the URIs of links and embedded resources rewritten, so that the gateway can serve them."""
-    return [_exposed_block(upstream, block) for block in blocks]
-
-
-def _exposed_block(upstream: str, block: dict[str, Any]) -> dict[str, Any]:
-    if block.get("type") == "resource_link":
-        return {**block, "uri": exposed_uri(upstream, str(block["uri"]))}
-    if block.get("type") == "resource":
-        resource = block["resource"]
-        return {**block, "resource": {**resource, "uri": exposed_uri(upstream, str(resource["uri"]))}}
-    return block
-
-
-def _parts(uri: str) -> tuple[str, str]:
-    scheme, colon, rest = uri.partition(":")
-    if rest.startswith("//"):
-        return f"{scheme}://", rest.removeprefix("//")
-    return f"{scheme}{colon}", rest

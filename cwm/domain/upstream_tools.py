@@ -1,4 +1,4 @@
-"""Versions of the tools that upstreams offer, by digest, so that a change does not pass unnoticed."""
+"""Versions of the tools and the instructions of upstreams, by digest, so that a change does not pass unnoticed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from cwm.domain.names import is_storable
 from cwm.domain.upstream import Definition
 
 _TOLD_TO_MODELS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+INSTRUCTIONS: Final = "@instructions"
+"""Stands for an upstream's instructions among its tools on record; no tool has this name there."""
+
 _LONGEST_NAME: Final = 128
 _LONGEST_DESCRIPTION: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ToolVersion:
-    """A tool as an upstream defines it now."""
+    """A tool as an upstream defines it now, or its instructions; without a digest it has none."""
 
     tool: str
     digest: str
@@ -28,6 +31,10 @@ class ToolVersion:
     @property
     def key(self) -> tuple[str, str]:
         return self.tool, self.digest
+
+    @property
+    def is_instructions(self) -> bool:
+        return self.tool == INSTRUCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,11 @@ def version_of(definition: Definition) -> ToolVersion:
     return ToolVersion(_name(str(definition["name"])), digest, description[:_LONGEST_DESCRIPTION])
 
 
+def version_of_instructions(text: str | None) -> ToolVersion:
+    digest = hashlib.sha256(json.dumps(text).encode()).hexdigest() if text else ""
+    return ToolVersion(INSTRUCTIONS, digest, _storable(text or "")[:_LONGEST_DESCRIPTION])
+
+
 def newest(tools: Iterable[SeenTool]) -> list[SeenTool]:
     """The version of each tool that was offered last, by upstream and name."""
     latest: dict[tuple[str, str], SeenTool] = {}
@@ -63,7 +75,7 @@ def newest(tools: Iterable[SeenTool]) -> list[SeenTool]:
 
 def _name(name: str) -> str:
     """The name on record: whatever an upstream calls a tool, it can be stored, and differs from every other."""
-    if is_storable(name) and len(name) <= _LONGEST_NAME:
+    if is_storable(name) and len(name) <= _LONGEST_NAME and name != INSTRUCTIONS:
         return name
     digest = hashlib.sha256(json.dumps(name).encode()).hexdigest()
     return f"{_storable(name)[: _LONGEST_NAME // 2]}…{digest[:32]}"

@@ -116,6 +116,10 @@ class UpstreamSession(Protocol):
         """ServerCapabilities in MCP's JSON form."""
 
     @property
+    def instructions(self) -> str | None:
+        """What the upstream tells models of itself when a session begins."""
+
+    @property
     def resume_with(self) -> str | None:
         """A token with which another replica can resume this session; None when it cannot be resumed."""
 
@@ -139,11 +143,14 @@ class UpstreamSession(Protocol):
         params: Mapping[str, Any],
         *,
         timeout_seconds: float,
+        total_seconds: float = 0.0,
         authorization: str | None = None,
         on_progress: Progress | None = None,
         on_log: OnLog | None = None,
     ) -> dict[str, Any]:
         """Send ``tools/call`` or a similar request and return its result in MCP's JSON form. Raises UpstreamError.
+
+        Each report of progress gives it ``timeout_seconds`` more, up to ``total_seconds`` from its start.
 
         The client capabilities in the ``_meta`` of ``params`` are forwarded to an upstream of 2026-07-28: it may
         ask for input only in the ways that they list.

@@ -15,7 +15,8 @@ class UpstreamTools(Protocol):
     ) -> tuple[list[SeenTool], list[ToolVersion]]:
         """Record what an upstream offers now; returns all its versions on record, and those that are new. CWM-4001.
 
-        What the first list of an upstream has is accepted, and is not returned as new.
+        What the first list of an upstream has is accepted, and is not returned as new; so are its first instructions, and
+        that it has none.
         """
         ...
 

@@ -89,12 +89,14 @@ class UpstreamFields(Fields):
     stateless: bool = False
     connect_seconds: Seconds = Field(10.0, gt=0)
     call_seconds: Seconds = Field(300.0, gt=0)
+    total_seconds: Seconds = Field(3600.0, gt=0)
     message_bytes: Bytes = Field(16 * 2**20, ge=1024)
     list_items: Count = Field(1_000, ge=1)
     list_bytes: Bytes = Field(4 * 2**20, ge=1024)
     tools: ToolSelectionFields = ToolSelectionFields()
     resources: SelectionFields = SelectionFields()
     prompts: SelectionFields = SelectionFields()
+    instructions: bool = True
 
     @model_validator(mode="after")
     def _reached_in_one_way(self) -> Self:
@@ -137,11 +139,13 @@ class UpstreamFields(Fields):
             stateless=self.stateless,
             connect_seconds=self.connect_seconds,
             call_seconds=self.call_seconds,
+            total_seconds=self.total_seconds,
             bounds=Bounds(self.message_bytes, self.list_items, self.list_bytes),
             tools=self.tools.selection(),
             pin_tools=self.tools.pin,
             resources=self.resources.selection(),
             prompts=self.prompts.selection(),
+            instructions=self.instructions,
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
-from cwm.domain.upstream_tools import newest, version_of
+from cwm.domain.upstream_tools import newest, version_of, version_of_instructions
 from tests.contracts.nouns import LATER, NOW
 
 pytestmark = pytest.mark.slow
@@ -31,6 +31,33 @@ async def test_a_first_list_is_accepted_and_what_comes_later_is_new(tools: SqlUp
     assert {each.version: each.accepted_at for each in seen} == {SAY: NOW, SAY_WORSE: None, ADDED: None}
     assert (await tools.note("docs", [SAY, ADDED], LATER))[1] == []
     assert await tools.note("other", [SAY_WORSE], LATER) == (await tools.listed("other"), [])
+
+
+@pytest.mark.parametrize("first", ["Be kind.", None])
+async def test_the_first_instructions_are_accepted_also_where_only_tools_are_on_record(
+    tools: SqlUpstreamTools, first: str | None
+) -> None:
+    # As a gateway of the version before recorded them.
+    await tools.note("docs", [SAY], NOW)
+    told, changed = version_of_instructions(first), version_of_instructions("Pay.")
+    seen, new = await tools.note("docs", [SAY, told], LATER)
+    assert ({each.version: each.accepted_at for each in seen}, new) == ({SAY: NOW, told: LATER}, [])
+    seen, new = await tools.note("docs", [SAY, changed], LATER)
+    assert new == [changed]
+    assert [each.version for each in seen if each.accepted_at is None] == [changed]
+    assert (await tools.note("docs", [SAY, version_of_instructions(None)], LATER))[1] == []
+
+
+async def test_instructions_on_record_do_not_make_a_first_tool_a_change(tools: SqlUpstreamTools) -> None:
+    await tools.note("docs", [version_of_instructions("Be kind.")], NOW)
+    assert (await tools.note("docs", [SAY, version_of_instructions("Be kind.")], LATER))[1] == []
+
+
+async def test_no_tool_passes_for_the_instructions(tools: SqlUpstreamTools) -> None:
+    tool = version_of({"name": "@instructions", "inputSchema": {}})
+    assert not tool.is_instructions
+    await tools.note("docs", [tool, version_of_instructions("Be kind.")], NOW)
+    assert len(await tools.listed("docs")) == 2
 
 
 async def test_each_version_says_since_when_and_the_last_one_offered_is_the_newest(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,34 +14,12 @@ from cwm.domain.upstream import (
     Selection,
     UpstreamSpec,
     exposed_name,
-    exposed_uri,
     may_repeat,
     offers,
-    own_uri,
-    with_exposed_uris,
 )
 
 UPSTREAMS = st.from_regex(re.compile(NAME_PATTERN.replace("$", r"\Z")))
 TEXT = st.text(min_size=1, max_size=20)
-URIS = st.builds(
-    lambda scheme, slashes, rest: f"{scheme}:{slashes}{rest}",
-    st.from_regex(r"[a-z][a-z0-9+.-]{0,8}", fullmatch=True),
-    st.sampled_from(["", "//"]),
-    st.text(max_size=20).filter(lambda rest: not rest.startswith("//")),
-)
-
-
-@given(UPSTREAMS, URIS)
-def test_an_exposed_uri_gives_back_the_upstreams_own(upstream: str, uri: str) -> None:
-    exposed = exposed_uri(upstream, uri)
-    assert own_uri(upstream, exposed) == uri
-    assert exposed.partition(":")[0] == uri.partition(":")[0]
-
-
-@given(UPSTREAMS, UPSTREAMS, URIS)
-def test_an_exposed_uri_is_no_other_upstreams(upstream: str, other: str, uri: str) -> None:
-    if other != upstream:
-        assert own_uri(other, exposed_uri(upstream, uri)) is None
 
 
 @given(UPSTREAMS, TEXT)
@@ -116,19 +93,6 @@ def test_only_a_tool_that_says_so_may_be_repeated() -> None:
 def test_a_tool_that_says_that_it_is_not_idempotent_is_not_repeated_though_it_only_reads() -> None:
     assert not may_repeat({"annotations": {"readOnlyHint": True, "idempotentHint": False}})
     assert may_repeat({"annotations": {"readOnlyHint": False, "idempotentHint": True}})
-
-
-def test_links_and_embedded_resources_are_spelled_as_the_gateway_serves_them() -> None:
-    blocks: list[dict[str, Any]] = [
-        {"type": "text", "text": "file:///a"},
-        {"type": "resource_link", "uri": "file:///a", "name": "a"},
-        {"type": "resource", "resource": {"uri": "file:///a", "text": "x"}},
-    ]
-    assert with_exposed_uris("up", blocks) == [
-        {"type": "text", "text": "file:///a"},
-        {"type": "resource_link", "uri": "file://up//a", "name": "a"},
-        {"type": "resource", "resource": {"uri": "file://up//a", "text": "x"}},
-    ]
 
 
 def test_what_is_secret_in_a_spec_is_not_in_its_repr() -> None:

@@ -78,10 +78,10 @@ def test_every_field_reaches_the_upstream() -> None:
         """{
           url: 'https://docs.example/mcp', headers: {X-Key: k}, credentials: exchange,
           exchange: {token_url: 'https://id.example/t', client_id: c, client_secret: s, audience: a, scope: o},
-          stateless: true, connect_seconds: 1.5, call_seconds: 7,
+          stateless: true, connect_seconds: 1.5, call_seconds: 7, total_seconds: 70,
           message_bytes: 2048, list_items: 5, list_bytes: 4096,
           tools: {pin: true, allow: [read_*], deny: [read_all], override: {echo: {name: say, description: Says it.}}},
-          resources: {deny: ['file:*']}, prompts: {allow: []},
+          resources: {deny: ['file:*']}, prompts: {allow: []}, instructions: false,
         }"""
     )
     started = one("{command: x, env: {A: b}, cwd: ~/there}")
@@ -95,11 +95,13 @@ def test_every_field_reaches_the_upstream() -> None:
         stateless=True,
         connect_seconds=1.5,
         call_seconds=7,
+        total_seconds=70,
         bounds=Bounds(2048, 5, 4096),
         pin_tools=True,
         tools=Selection(("read_*",), ("read_all",), {"echo": Override("say", "Says it.")}),
         resources=Selection(deny=("file:*",)),
         prompts=Selection(allow=()),
+        instructions=False,
     )
     assert started.env == {"A": "b"}
     assert started.cwd == str(Path("~/there").expanduser())

@@ -32,25 +32,23 @@ class SqlUpstreamTools:
     ) -> tuple[list[SeenTool], list[ToolVersion]]:
         known = _listed(connection, upstream)
         keys = {each.version.key for each in known}
-        new = [version for version in offered if version.key not in keys]
-        if new:
-            common = {
-                "upstream": upstream,
-                "seen_at": at,
-                "offered_at": at,
-                "accepted_at": None if known else at,
-            }
+        added = [version for version in offered if version.key not in keys]
+        # Older gateways recorded no instructions: the first ones on record are accepted, whatever tools are known.
+        known_kinds = {each.version.is_instructions for each in known}
+        new = [each for each in added if each.digest and each.is_instructions in known_kinds]
+        if added:
+            common = {"upstream": upstream, "seen_at": at, "offered_at": at}
             connection.execute(
                 insert_into(connection, upstream_tools).on_conflict_do_nothing(),
-                [{**common, **asdict(version)} for version in new],
+                [{**common, **asdict(each), "accepted_at": None if each in new else at} for each in added],
             )
         unchanged = [version for version in offered if version.key in keys]
         if unchanged:
             connection.execute(_OFFERED, [_offered(upstream, version, at) for version in unchanged])
-        if len(known) + len(new) > _MOST_VERSIONS:
+        if len(known) + len(added) > _MOST_VERSIONS:
             stale = (_tool.accepted_at.is_(None)) & (_tool.offered_at < at)
             connection.execute(delete(upstream_tools).where(_tool.upstream == upstream, stale))
-        return _listed(connection, upstream), new if known else []
+        return _listed(connection, upstream), new
 
     @reading
     def listed(self, connection: Connection, upstream: str | None = None) -> list[SeenTool]:

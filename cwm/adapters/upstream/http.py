@@ -176,7 +176,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         if request.method != "POST":
             return await self._without_message(request)
         try:
-            response = await self._read(request, await self._pool.handle_async_request(request))
+            response = await self._read(request, await self._pool.handle_async_request(request), pending)
         except _NOT_SENT as error:
             fault = certificates.fault(error)
             reason = type(error).__name__ if fault is None else f"it {fault}"
@@ -211,7 +211,9 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self.version = request.headers.get(_VERSION_HEADER, self.version)
         request.headers.update(self._carrier())
 
-    async def _read(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    async def _read(
+        self, request: httpx2.Request, response: httpx2.Response, pending: PendingRequest | None
+    ) -> httpx2.Response:
         status = response.status_code
         if not _is_stream(response):
             # Read here, so that an error fails only this request.
@@ -219,7 +221,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         elif status == 200:
             _decode_if_encoded(response)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _ReadToItsEnd(response.stream, self._ending)
+            response.stream = _ReadToItsEnd(response.stream, self._ending, pending)
         if status >= 400:
             failure = _failure(request, response, in_session=self.session_id is not None)
             await response.aclose()
@@ -293,10 +295,13 @@ class _ReadToItsEnd(httpx2.AsyncByteStream):
     every call would open one. If the request was given up (the reader is cancelled or still waits), it closes at once.
     """
 
-    def __init__(self, stream: httpx2.AsyncByteStream, ending: BackgroundTasks) -> None:
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, ending: BackgroundTasks, pending: PendingRequest | None
+    ) -> None:
         self._stream = stream
         self._parts = aiter(stream)
         self._ending = ending
+        self._pending = pending
         self._has_more = True
 
     # Not a generator: httpx would close it together with the response.
@@ -311,7 +316,8 @@ class _ReadToItsEnd(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         task = asyncio.current_task()
-        if self._has_more and task is not None and not task.cancelling():
+        given_up = self._pending is not None and self._pending.abandoned
+        if self._has_more and not given_up and task is not None and not task.cancelling():
             self._ending.start(self._end())
         else:
             await self._stream.aclose()

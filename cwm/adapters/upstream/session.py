@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final
 
 import mcp_types as types
@@ -45,7 +45,6 @@ _MOST_NAMES: Final = 20
 # Share of the connect time for the probe: a program that ignores it needs the rest for the handshake.
 _PROBE_SHARE: Final = 0.4
 _WATCH_SECONDS: Final = 30.0
-_WRITE_SECONDS: Final = 10.0
 # Of callers who do not say for each request what is to be logged.
 _LOGGED: Final = "info"
 
@@ -109,6 +108,10 @@ class SdkSession:
         if capabilities is None:
             return {}
         return capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+    @property
+    def instructions(self) -> str | None:
+        return self._open().instructions
 
     @property
     def resume_with(self) -> str | None:
@@ -178,6 +181,7 @@ class SdkSession:
         params: Mapping[str, Any],
         *,
         timeout_seconds: float,
+        total_seconds: float = 0.0,
         authorization: str | None = None,
         on_progress: Progress | None = None,
         on_log: OnLog | None = None,
@@ -194,8 +198,14 @@ class SdkSession:
         try:
             with port_errors():
                 # The SDK's own timeout starts when the request is written, which may never happen.
-                async with asyncio.timeout(timeout_seconds + _WRITE_SECONDS):
-                    answer = await self._send(client, method, own_params, timeout_seconds, on_progress)
+                async with asyncio.timeout(timeout_seconds) as limit:
+                    answer = await self._send(
+                        client,
+                        method,
+                        own_params,
+                        max(timeout_seconds, total_seconds),
+                        _extending(limit, timeout_seconds, total_seconds, on_progress),
+                    )
         except (UpstreamSlowError, asyncio.CancelledError):
             await asyncio.shield(pending.give_up())
             raise
@@ -362,6 +372,24 @@ class SdkSession:
         if self._has_listener and self.modern and reports_changes(self.capabilities):
             await self._listening.listen(self._open)
         await asyncio.Event().wait()
+
+
+def _extending(
+    limit: asyncio.Timeout, seconds: float, total_seconds: float, on_progress: Progress | None
+) -> Progress | None:
+    """``on_progress``, which also gives the request so many seconds more, up to its total."""
+    if on_progress is None:
+        return None
+    loop = asyncio.get_running_loop()
+    end = loop.time() + max(seconds, total_seconds)
+
+    async def on_life(progress: float, total: float | None, message: str | None) -> None:
+        # The last report may come after the answer.
+        with suppress(RuntimeError):
+            limit.reschedule(min(loop.time() + seconds, end))
+        await on_progress(progress, total, message)
+
+    return on_life
 
 
 class _Result(RootModel[dict[str, Any]]):

@@ -141,19 +141,29 @@ def _final(link: Link, error: UpstreamError, *, repeatable: bool) -> CwmError:
         return _busy(name, error)
     if not isinstance(error, UpstreamLostError):
         return not_there(name, str(error))
+    if isinstance(error, UpstreamSlowError):
+        return _slow(link, repeatable=repeatable)
     if not repeatable:
         return OutcomeUnknownError(
             f"Upstream {name} was lost during the call ({error}): it may or may not have been done. "
             "Look before you repeat it.",
             upstream=name,
         )
-    if isinstance(error, UpstreamSlowError):
-        return EngineTimeoutError(
-            f"Upstream {name} took longer than {link.spec.call_seconds:g} s.", upstream=name
-        )
     return UpstreamUnavailableError(
         f"Upstream {name} was lost twice: {error}.", upstream=name, reason=str(error)
     )
+
+
+def _slow(link: Link, *, repeatable: bool) -> CwmError:
+    name, seconds = link.spec.name, link.spec.call_seconds
+    total = max(seconds, link.spec.total_seconds)
+    advice = "" if repeatable else " It may or may not have been done. Look before you repeat it."
+    error = EngineTimeoutError(
+        f"Upstream {name} took longer than {seconds:g} s without progress, or {total:g} s in all.{advice}",
+        upstream=name,
+    )
+    error.retryable = repeatable
+    return error
 
 
 def _busy(name: str, error: UpstreamBusyError) -> CwmError:

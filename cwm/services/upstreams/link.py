@@ -12,7 +12,8 @@ from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.backoff import Backoff
-from cwm.domain.upstream import Credentials, Offer, OfferKind, UpstreamSpec, offers
+from cwm.domain.upstream import Credentials, Offer, OfferKind, UpstreamSpec, exposed_name, offers
+from cwm.domain.upstream_tools import INSTRUCTIONS
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import (
     UpstreamBusyError,
@@ -54,7 +55,8 @@ class Catalogue:
     def __init__(self, spec: UpstreamSpec, watch: ToolWatch | None) -> None:
         self._spec = spec
         self._watch = watch
-        self._versions: Versions = {}
+        self._versions = Versions()
+        self._instructions: str | None = None
         self._offers: dict[OfferKind, Offers] = {}
         self._omissions: dict[OfferKind, str] = {}
 
@@ -66,6 +68,8 @@ class Catalogue:
             reasons.append(
                 f"{len(unaccepted)} of its tools changed and are hidden until `cwm upstreams accept`: {names}"
             )
+        if kind is OfferKind.TOOLS and self._spec.pin_tools and self._unaccepted_instructions() is not None:
+            reasons.append("its instructions changed and are hidden until `cwm upstreams accept`")
         return "; ".join(filter(None, reasons)) or None
 
     def of(self, kind: OfferKind) -> Offers:
@@ -75,12 +79,27 @@ class Catalogue:
         return offers
 
     def changed(self) -> Mapping[str, datetime]:
-        """The tools, by exposed name, that changed and are not accepted, and since when they are so."""
+        """The tools, by exposed name, that changed and are not accepted, and since when they are so; instructions likewise."""
         unaccepted = self._unaccepted()
         offers = self.of(OfferKind.TOOLS) if unaccepted else {}
-        return {
+        changes = {
             name: unaccepted[offer.own_name] for name, offer in offers.items() if offer.own_name in unaccepted
         }
+        if not self._spec.pin_tools and (since := self._unaccepted_instructions()) is not None:
+            changes[exposed_name(self._spec.name, INSTRUCTIONS)] = since
+        return changes
+
+    async def instructions(self) -> str | None:
+        """What the upstream tells models of itself; None while that is hidden."""
+        if self._watch is not None:
+            await self._watch.refresh(self._spec.name)
+        hidden = self._spec.pin_tools and self._unaccepted_instructions() is not None
+        return self._instructions if self._spec.instructions and not hidden else None
+
+    def _unaccepted_instructions(self) -> datetime | None:
+        if self._watch is None or not self._spec.instructions:
+            return None
+        return self._watch.unaccepted_instructions(self._spec.name, self._versions)
 
     def _unaccepted(self) -> Mapping[str, datetime]:
         return {} if self._watch is None else self._watch.unaccepted(self._spec.name, self._versions)
@@ -101,8 +120,11 @@ class Catalogue:
                 self._note_missing(kind, f"its {kind} are not listed: {error}")
                 continue
             self._note_missing(kind, listing.missing)
-            if kind is OfferKind.TOOLS and self._watch is not None:
-                self._versions = await self._watch.note(self._spec, listing.definitions)
+            if kind is OfferKind.TOOLS:
+                instructions = session.instructions
+                if self._watch is not None:
+                    self._versions = await self._watch.note(self._spec, listing.definitions, instructions)
+                self._instructions = instructions
             now = offers(self._spec, kind, listing.definitions)
             if now != self._offers.get(kind, {}):
                 changed.append(kind)

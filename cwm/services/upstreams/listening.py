@@ -10,7 +10,8 @@ from contextlib import suppress
 from cwm.domain.backoff import Backoff
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
-from cwm.domain.upstream import exposed_uri, is_reserved_uri, own_uri
+from cwm.domain.upstream import is_reserved_uri
+from cwm.domain.upstream_uris import exposed_uri, own_uri
 from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents.agents import Agents
 from cwm.services.agents.context_manager import ContextManager

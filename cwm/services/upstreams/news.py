@@ -8,7 +8,8 @@ from typing import Final
 
 from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.upstream import OfferKind, exposed_uri
+from cwm.domain.upstream import OfferKind
+from cwm.domain.upstream_uris import exposed_uri
 from cwm.ports.changes import Changes
 from cwm.ports.upstream import Heard
 from cwm.services.agents.context_manager import ContextManager

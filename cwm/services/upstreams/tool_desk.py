@@ -34,7 +34,7 @@ class ToolDesk:
                 f"No gateway on this database has listed the tools of an upstream {upstream[:64]}.",
                 field="upstream",
             )
-        return newest(tools)
+        return [each for each in newest(tools) if each.version.digest]
 
     async def accept(self, upstream: str, tools: Sequence[str], by: str = OPERATOR) -> list[SeenTool]:
         """Accept what changed of these tools, or of all if none is named, in the name of ``by``; returns it. CWM-1003 as for ``listed``; CWM-4001."""

@@ -1,4 +1,4 @@
-"""Notices when an upstream changes what a tool is, after it was seen first."""
+"""Notices when an upstream changes what a tool is, or its instructions, after they were seen first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import CwmError
 from cwm.domain.upstream import Definition, UpstreamSpec
-from cwm.domain.upstream_tools import SeenTool, ToolVersion, version_of
+from cwm.domain.upstream_tools import SeenTool, ToolVersion, version_of, version_of_instructions
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
@@ -25,8 +25,13 @@ _MOST_NAMES: Final = 20
 
 _log = logging.getLogger("cwm.upstream")
 
-Versions = Mapping[str, ToolVersion]
-"""The versions of an upstream's tools, by its own names."""
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What an upstream offers now: tools by its own names, and instructions."""
+
+    tools: Mapping[str, ToolVersion] = field(default_factory=dict)
+    instructions: ToolVersion | None = None
 
 
 @dataclass(slots=True)
@@ -43,20 +48,26 @@ class ToolWatch:
     _read_at: dict[str, float] = field(default_factory=dict)
     _told_at: dict[str, float] = field(default_factory=dict)
 
-    async def note(self, spec: UpstreamSpec, definitions: Sequence[Definition]) -> Versions:
+    async def note(
+        self, spec: UpstreamSpec, definitions: Sequence[Definition], instructions: str | None
+    ) -> Versions:
         """Compare what an upstream lists with what it listed before.
 
         If that cannot be done, an upstream whose tools are pinned counts as away: raises UpstreamAwayError.
         """
         # Of two with the same name the first wins, as among offers.
-        versions = {str(each["name"]): version_of(each) for each in reversed(definitions)}
-        keys = frozenset(version.key for version in versions.values())
+        tools = {str(each["name"]): version_of(each) for each in reversed(definitions)}
+        current_instructions = version_of_instructions(instructions)
+        versions = Versions(tools, current_instructions)
+        unique_versions = {version.key: version for version in (*tools.values(), current_instructions)}
+        keys = frozenset(unique_versions)
         if self._keys.get(spec.name) == keys:
             await self.refresh(spec.name)
             return versions
-        unique_versions = list({version.key: version for version in versions.values()}.values())
         try:
-            known_tools, new = await self.tools.note(spec.name, unique_versions, self.clock.now())
+            known_tools, new = await self.tools.note(
+                spec.name, list(unique_versions.values()), self.clock.now()
+            )
         except CwmError as error:
             _log.warning("the tools of upstream %s could not be compared: %s", spec.name, error.message)
             if spec.pin_tools:
@@ -82,7 +93,12 @@ class ToolWatch:
         waiting = self._unaccepted.get(upstream)
         if not waiting:
             return {}
-        return {name: waiting[each.key] for name, each in versions.items() if each.key in waiting}
+        return {name: waiting[each.key] for name, each in versions.tools.items() if each.key in waiting}
+
+    def unaccepted_instructions(self, upstream: str, versions: Versions) -> datetime | None:
+        """Since when the upstream has instructions that are not accepted; None if they are."""
+        waiting = self._unaccepted.get(upstream)
+        return waiting.get(versions.instructions.key) if waiting and versions.instructions else None
 
     def _remember(self, upstream: str, known_tools: Sequence[SeenTool]) -> None:
         self._read_at[upstream] = self.clock.monotonic()

@@ -16,7 +16,8 @@ from cwm.domain.errors import (
     InvalidParameterError,
     UpstreamUnavailableError,
 )
-from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec, own_uri
+from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec
+from cwm.domain.upstream_uris import ServedUris, is_elsewhere, own_uri, uris_in, with_uris
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
@@ -38,7 +39,7 @@ from cwm.services.agents.agents import Agents
 from cwm.services.agents.context_manager import ContextManager
 from cwm.services.upstreams.agent_links import AgentLinks, links_of, stored_as
 from cwm.services.upstreams.call import not_there, once_more, recorded, rejected
-from cwm.services.upstreams.link import Link, LinkState, Offers
+from cwm.services.upstreams.link import Catalogue, Link, LinkState, Offers
 from cwm.services.upstreams.roster import Roster
 from cwm.services.upstreams.tool_watch import ToolWatch
 
@@ -166,6 +167,22 @@ class Upstreams:
                 return name, own
         return None
 
+    async def with_exposed_uris(
+        self, caller: CallerOf, upstream: str, answer: Mapping[str, Any], requested: str = ""
+    ) -> dict[str, Any]:
+        """The answer with its URIs as clients know them. ``requested``: the upstream's own URI that was asked for."""
+        served = ServedUris(upstream, frozenset({requested}))
+        if any(uri != requested and is_elsewhere(uri) for uri in uris_in(answer)):
+            listed = await self._own_names(caller, upstream, OfferKind.RESOURCES)
+            templates = await self._own_names(caller, upstream, OfferKind.TEMPLATES)
+            served = ServedUris(upstream, frozenset({requested, *listed}), tuple(templates))
+        return with_uris(answer, served.exposed)
+
+    async def catalogue(self, link: Link, caller: CallerOf) -> Catalogue | None:
+        """What an upstream that needs the caller's credentials offers to this caller; None while it is away."""
+        offers = await self._offers(link, OfferKind.TOOLS, caller, hurried=True)
+        return None if isinstance(offers, str) else caller.links.catalogue(link)
+
     def is_shared(self, upstream: str) -> bool:
         """Whether one session serves all callers, so that the agent session makes no difference."""
         link = self._links.get(upstream)
@@ -205,6 +222,7 @@ class Upstreams:
                 method,
                 params,
                 timeout_seconds=link.spec.call_seconds,
+                total_seconds=link.spec.total_seconds,
                 authorization=_authorization(link, caller),
                 on_progress=on_progress,
                 on_log=on_log,
@@ -357,6 +375,15 @@ class Upstreams:
             link.renew(session)
         else:
             caller.links.drop(link, session)
+
+    async def _own_names(self, caller: CallerOf, upstream: str, kind: OfferKind) -> list[str]:
+        """What the upstream lists to this caller, by its own names; nothing if that is not known."""
+        link = self._links.get(upstream)
+        offers: Offers | str = {} if link is None else link.catalogue.of(kind)
+        if link is not None and link.by_caller:
+            with suppress(CwmError):
+                offers = await self._offers(link, kind, caller, hurried=True)
+        return [] if isinstance(offers, str) else [offer.own_name for offer in offers.values()]
 
     async def _offers(self, link: Link, kind: OfferKind, caller: CallerOf, *, hurried: bool) -> Offers | str:
         """The upstream's offers, or the reason why there are none."""

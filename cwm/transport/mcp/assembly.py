@@ -46,6 +46,7 @@ from cwm.transport.mcp.requests.permissions import Permissions
 from cwm.transport.mcp.results.budgets import References, ResultBudgets
 from cwm.transport.mcp.results.tools import result_tools
 from cwm.transport.mcp.upstreams.calls import UpstreamCalls
+from cwm.transport.mcp.upstreams.instructions import UpstreamInstructions
 from cwm.transport.mcp.upstreams.lists import UpstreamLists
 from cwm.transport.mcp.upstreams.rounds import state_security
 from cwm.transport.mcp.upstreams.tasks import TaskRequests
@@ -116,6 +117,7 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
+    face.change_answers(UpstreamInstructions(upstreams, agency))
     face.watch_messages(Messages(tracer, agency))
     for own_tool in (
         *window_tools(),

@@ -72,6 +72,10 @@ class McpFace(FastMCP[Any]):
         """Add ``middleware`` as the outermost one, which sees every message first."""
         self._mcp_server.middleware.insert(0, middleware)
 
+    def change_answers(self, middleware: ServerMiddleware[Any]) -> None:
+        """Add ``middleware`` as the innermost one, which gets every answer first, as JSON."""
+        self._mcp_server.middleware.append(middleware)
+
     def end_streams(self) -> None:
         """End the streams of all listeners, so that a stopping gateway need not wait for them."""
         self.streams.close()

@@ -35,6 +35,7 @@ class BadServer:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
     capabilities: dict[str, Any] = field(default_factory=lambda: {"tools": {"listChanged": True}})
+    instructions: str | None = None
 
     def spec(self, name: str = "bad", **fields: Any) -> UpstreamSpec:
         return UpstreamSpec(name, url=f"{self.url}/mcp", **fields)
@@ -75,6 +76,8 @@ class BadServer:
             "capabilities": self.capabilities,
             "serverInfo": {"name": "bad", "version": "1"},
         }
+        if self.instructions is not None:
+            greeted["instructions"] = self.instructions
         return JSONResponse(result(message, greeted), headers={"mcp-session-id": session})
 
     async def holding(self, _: Request, message: dict[str, Any]) -> Response:

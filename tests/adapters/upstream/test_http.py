@@ -364,6 +364,62 @@ async def test_progress_that_comes_with_an_answer_is_told_in_order_and_before_it
         assert told == [1, 2, 3]
 
 
+class Working:
+    """Reports progress again and again, each time when the last report was heard, for ``seconds`` before the answer."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.heard = asyncio.Event()
+
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.heard.set()
+
+    async def call(self, _: Request, message: dict[str, Any]) -> Response:
+        token = message["params"]["_meta"]["progressToken"]
+        params = {"progressToken": token, "progress": 1}
+        report = event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+
+        async def stream() -> AsyncIterator[str]:
+            loop = asyncio.get_running_loop()
+            end = loop.time() + self.seconds
+            while loop.time() < end:
+                self.heard.clear()
+                yield report
+                await self.heard.wait()
+            yield event(result(message, text("done")))
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+
+async def test_a_call_that_reports_progress_is_not_given_up() -> None:
+    working = Working(seconds=1.5)
+    async with bad_server(**{"tools/call": working.call}) as server, opened(server) as session:
+        answer = await session.request(
+            "tools/call",
+            {"name": "do"},
+            timeout_seconds=1,
+            total_seconds=30,
+            on_progress=working.on_progress,
+        )
+        assert answer == text("done")
+
+
+async def test_a_call_that_reports_progress_for_ever_ends_at_its_total() -> None:
+    working, loop = Working(seconds=60), asyncio.get_running_loop()
+    async with bad_server(**{"tools/call": working.call}) as server, opened(server) as session:
+        start = loop.time()
+        with pytest.raises(UpstreamSlowError):
+            await session.request(
+                "tools/call",
+                {"name": "do"},
+                timeout_seconds=1,
+                total_seconds=1.5,
+                on_progress=working.on_progress,
+            )
+        assert 1.5 <= loop.time() - start < 30
+        await eventually(lambda: not connections_to(server.url))
+
+
 async def test_a_session_that_is_closed_during_a_call_ends_the_call() -> None:
     async with bad_server() as server, opened(server) as session:
         server.on["tools/call"] = server.holding

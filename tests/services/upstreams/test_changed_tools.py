@@ -161,6 +161,21 @@ async def test_a_pinned_tool_that_changed_while_no_gateway_ran_is_hidden_until_i
     ]
 
 
+async def test_instructions_that_changed_are_counted_and_recorded_and_tools_stay(stage: Stage) -> None:
+    spec = stage.spec(pin_tools=True)
+    async with replica(stage.shared, [spec], watch=stage.watch()) as one:
+        await stage.listed(one)
+        stage.server.instructions = WORSE
+        assert (await stage.relisted(one)).offers.keys() == {"bad_do"}
+        assert one.upstreams.health()[0].missing == (
+            "its instructions changed and are hidden until `cwm upstreams accept`",
+        )
+    (event,) = stage.events
+    assert (event.event, event.outcome) == ("upstream.tools_changed", "hidden")
+    assert event.details == {"upstream": "bad", "changed": ["@instructions"], "added": [], "count": 1}
+    assert stage.changes() == 1
+
+
 async def test_a_tool_listed_twice_is_the_one_that_clients_get(stage: Stage) -> None:
     spec = stage.spec(pin_tools=True)
     async with replica(stage.shared, [spec], watch=stage.watch()) as one:

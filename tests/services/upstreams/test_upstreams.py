@@ -460,16 +460,17 @@ async def test_what_is_closed_before_it_serves_leaves_nothing_behind() -> None:
         assert early.links.opened(one.upstreams._links["bad"]) is None
 
 
-async def test_slow_calls_are_given_up_and_not_repeated() -> None:
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_a_slow_call_is_given_up_with_the_documented_code_and_not_repeated(*, repeatable: bool) -> None:
     shared = Shared()
     async with bad_server() as server, replica(shared, [server.spec(call_seconds=0.2)]) as one:
         caller = await one.caller(None)
         server.on["tools/call"] = server.holding
-        with pytest.raises(EngineTimeoutError):
-            await one.call(caller, "bad_do", repeatable=True)
-        with pytest.raises(OutcomeUnknownError):
-            await one.call(caller, "bad_do")
-        await eventually(lambda: server.methods().count("tools/call") == 2)
+        with pytest.raises(EngineTimeoutError) as slow:
+            await one.call(caller, "bad_do", repeatable=repeatable)
+        assert (slow.value.code, slow.value.retryable) == ("CWM-6001", repeatable)
+        assert ("Look before you repeat it" in slow.value.message) is not repeatable
+        assert server.methods().count("tools/call") == 1
 
 
 async def test_callers_never_share_a_session_and_the_upstream_sees_each_as_it_is() -> None:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from cwm.domain.backoff import LONGEST_SECONDS
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import OutcomeUnknownError, UpstreamUnavailableError
+from cwm.domain.errors import EngineTimeoutError, UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, OfferKind
 from cwm.services.agents.context_manager import state_key
 from cwm.services.upstreams.link import LinkState
@@ -149,7 +149,7 @@ async def test_after_a_call_that_hung_it_is_seen_whether_the_upstream_does(*, ha
             assert await tools(one, ann) == {"bad_do"}
             server.on = dict.fromkeys(["tools/call"] + ["tools/list"] * hangs, server.holding)
             listed = server.methods().count("tools/list")
-            with pytest.raises(OutcomeUnknownError):
+            with pytest.raises(EngineTimeoutError):
                 await one.call(ann, "bad_do")
             await eventually(lambda: server.methods().count("tools/list") > listed)
             if hangs:

@@ -79,7 +79,7 @@ async def test_a_tool_that_came_later_is_told_where_nothing_is_hidden(console: C
         offering(server, a_tool("read", "Reads."), a_tool("send", "Sends."))
         await configured(console, server.spec(name="files"))
         said = section(await console.page("/upstreams"), "files")
-    assert "1 of its tools changed or came after it was first seen." in said
+    assert "1 of its tools and instructions changed or came after it was first seen." in said
     assert "send Sends. changed" in said
     assert "read Reads. accepted" in said
 

@@ -165,10 +165,10 @@ def _resources_and_prompts(server: FastMCP[Any]) -> None:
     wire.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, unsubscribe)
 
     @server.tool
-    async def touch(context: Context) -> str:
-        """Change today's notes, and tell who subscribed to them."""
+    async def touch(context: Context, part: str = "") -> str:
+        """Change today's notes, or a part of them, and tell who subscribed to them."""
         if (session_of(context), "notes://today") in subscribed:
-            await context.session.send_resource_updated("notes://today")
+            await context.session.send_resource_updated(f"notes://today{part}")
         return "touched"
 
     @server.resource("notes://today")

@@ -115,7 +115,7 @@ async def _warned(asked: Asked, now: datetime) -> list[Matter]:
         warned += [
             Matter(
                 f"Upstream {each.health.name}",
-                f"{len(each.changed):,} of its tools changed or are new, and wait to be accepted.",
+                f"{len(each.changed):,} of its tools and instructions changed or are new, and wait to be accepted.",
                 link("upstreams"),
             )
             for each in await services.offers_of_upstreams(principal)

@@ -23,6 +23,8 @@ from cwm.domain.shared_context import is_prefix, watches
 SUBSCRIBED: Final = "subscribed:"
 """Prefix of the keys of an agent session's state that store its subscribed URIs."""
 
+_OWN_URIS: Final = ("cwm:", "health:")
+
 _LISTS: Final[Mapping[ChangeKind, ServerEvent]] = {
     ChangeKind.TOOLS: ToolsListChanged(),
     ChangeKind.PROMPTS: PromptsListChanged(),
@@ -66,6 +68,9 @@ class Subscribed:
         if is_prefix(uri):
             return sorted(subscription for subscription in self.uris if watches(subscription, uri))
         exact = [uri] if uri in self.uris else []
+        if not uri.startswith(_OWN_URIS):
+            # An upstream may report a part of the resource that the client subscribed to.
+            return exact + sorted(whole for whole in self.uris if _is_part(uri, whole))
         return exact + [prefix for prefix in self.prefixes if prefix != uri and watches(prefix, uri)]
 
     def events(self, event: ServerEvent) -> list[ServerEvent]:
@@ -73,6 +78,10 @@ class Subscribed:
         if not isinstance(event, ResourceUpdated):
             return [event]
         return [ResourceUpdated(uri) for uri in self.matching(event.uri)]
+
+
+def _is_part(uri: str, whole: str) -> bool:
+    return uri != whole and uri.startswith(whole) and (whole.endswith("/") or uri[len(whole)] in "/?#")
 
 
 def subscribed_to(state: Mapping[str, str]) -> frozenset[str]:

@@ -12,10 +12,10 @@ from fastmcp.tools.base import InputRequiredToolResult
 from mcp_types import CallToolResult
 
 from cwm.domain.errors import CwmError
-from cwm.domain.upstream import Offer, may_repeat, runs_as_task, with_exposed_uris
+from cwm.domain.upstream import Offer, may_repeat, runs_as_task
 from cwm.domain.upstream_tasks import UpstreamTask, related_to
 from cwm.ports.upstream import UpstreamRefusedError
-from cwm.services.upstreams.shared_answers import Given, SharedAnswers
+from cwm.services.upstreams.shared_answers import SharedAnswers
 from cwm.services.upstreams.tasks import RESULT, UpstreamTasks
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.requests.agent import CallContext, NextCall, meta_of, sdk_context
@@ -96,7 +96,7 @@ class UpstreamCalls(Middleware):
 
         if call.task is not None:
             return await self._begin(caller, call, offer, ask)
-        answer = await self._answers.call(
+        given = await self._answers.call(
             caller,
             offer,
             None if task is not None else call.policy.cache,
@@ -104,12 +104,13 @@ class UpstreamCalls(Middleware):
             ask,
             alone=bool(round_input(request)),
         )
-        if asks_for_input(answer.answer):
-            return InputRequiredToolResult(input_request(request, offer.upstream, answer.answer))
+        answer = await self._upstreams.with_exposed_uris(caller, offer.upstream, given.answer)
+        if asks_for_input(answer):
+            return InputRequiredToolResult(input_request(request, offer.upstream, answer))
         if task is not None:
-            await self._tasks.read(task, answer.answer)
-            answer = Given(related_to(task, answer.answer))
-        return _result(offer.upstream, answer)
+            await self._tasks.read(task, answer)
+            answer = related_to(task, answer)
+        return _result(offer.upstream, answer, given.age_seconds)
 
     async def _begin(
         self, caller: CallerOf, call: ToolCall, offer: Offer, ask: Callable[..., Awaitable[dict[str, Any]]]
@@ -127,10 +128,11 @@ class UpstreamCalls(Middleware):
             )
             return answer
 
-        answer = await self._answers.call(caller, offer, None, {}, begin)
+        given = await self._answers.call(caller, offer, None, {}, begin)
         if task is None:
-            return _result(offer.upstream, answer)
-        call.begun.update(begun(task, answer.answer))
+            answer = await self._upstreams.with_exposed_uris(caller, offer.upstream, given.answer)
+            return _result(offer.upstream, answer, given.age_seconds)
+        call.begun.update(begun(task, given.answer))
         return _Begun(content=[])
 
 
@@ -138,11 +140,10 @@ class _Begun(ToolResult):
     """Stands for the answer that has begun a task: no result, so that no budget applies."""
 
 
-def _result(upstream: str, shared: Given) -> ToolResult:
-    content = with_exposed_uris(upstream, list(shared.answer.get("content", ())))
-    result = valid(CallToolResult, upstream, {**shared.answer, "content": content})
-    if shared.age_seconds is not None:
-        age = {SHARED_META: {"age_seconds": round(shared.age_seconds, 3)}}
+def _result(upstream: str, answer: dict[str, Any], age_seconds: float | None) -> ToolResult:
+    result = valid(CallToolResult, upstream, {"content": [], **answer})
+    if age_seconds is not None:
+        age = {SHARED_META: {"age_seconds": round(age_seconds, 3)}}
         result = result.model_copy(update={"meta": {**(result.meta or {}), **age}})
     return _wrapped(result)
 

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from cwm.domain.addresses import without_inner_addresses
 from cwm.domain.upstream import Offer
+from cwm.domain.upstream_uris import ServedUris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.requests.agent import Context, meta_of
@@ -77,9 +78,12 @@ def _forwardable(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**others, "_meta": meta_fields} if meta_fields else others
 
 
-def refusal(upstream: str, error: UpstreamRefusedError) -> MCPError:
-    """The upstream's own error, with its name."""
-    return MCPError(error.code, f"Upstream {upstream}: {without_inner_addresses(str(error))}", error.data)
+def refusal(upstream: str, error: UpstreamRefusedError, requested: str = "") -> MCPError:
+    """The upstream's own error, with its name. ``requested``: the upstream's own URI that was asked for."""
+    data = error.data
+    if isinstance(data, Mapping) and isinstance(uri := data.get("uri"), str):
+        data = {**data, "uri": ServedUris(upstream, frozenset({requested})).exposed(uri)}
+    return MCPError(error.code, f"Upstream {upstream}: {without_inner_addresses(str(error))}", data)
 
 
 def input_request(context: Context, upstream: str, answer: Mapping[str, Any]) -> InputRequiredResult:

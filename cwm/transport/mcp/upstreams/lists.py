@@ -24,7 +24,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cwm.domain.addresses import without_addresses_in
 from cwm.domain.errors import CwmError
-from cwm.domain.upstream import Offer, OfferKind, exposed_uri, with_exposed_uris
+from cwm.domain.upstream import Offer, OfferKind
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.contract.render.scalars import moment
@@ -142,8 +142,7 @@ class UpstreamLists:
         answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
         if asks_for_input(answer):
             return input_request(context, upstream, answer)
-        contents = [{**each, "uri": exposed_uri(upstream, str(each["uri"]))} for each in answer["contents"]]
-        return valid(ReadResourceResult, upstream, {**answer, "contents": contents})
+        return valid(ReadResourceResult, upstream, answer)
 
     async def _get_prompt(self, own: Handler, context: Context, params: GetPromptRequestParams) -> Any:
         offer = await self._prompt(context, params.name)
@@ -154,11 +153,7 @@ class UpstreamLists:
         answer = await self._ask(context, offer.upstream, "prompts/get", request)
         if asks_for_input(answer):
             return input_request(context, offer.upstream, answer)
-        messages = [
-            {**each, "content": with_exposed_uris(offer.upstream, [each["content"]])[0]}
-            for each in answer["messages"]
-        ]
-        return valid(GetPromptResult, offer.upstream, {**answer, "messages": messages})
+        return valid(GetPromptResult, offer.upstream, answer)
 
     async def _complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
         location = await self._reference(context, params.ref)
@@ -197,7 +192,7 @@ class UpstreamLists:
     ) -> dict[str, Any]:
         """Send a request that may be repeated, as it only reads. Its failures are JSON-RPC errors, the only form here."""
         try:
-            caller = await self._agency.caller(context)
+            caller, uri = await self._agency.caller(context), params.get("uri", "")
             relay = Relay(context, upstream, caller.agent)
             answer = await self._upstreams.request(
                 caller,
@@ -208,8 +203,8 @@ class UpstreamLists:
                 on_log=relay.log if relay.wants_logs else None,
             )
             await relay.settled()
-            return answer
+            return await self._upstreams.with_exposed_uris(caller, upstream, answer, uri)
         except UpstreamRefusedError as refused:
-            raise refusal(upstream, refused) from refused
+            raise refusal(upstream, refused, uri) from refused
         except CwmError as refused:
             raise protocol_error(refused) from refused

@@ -6,19 +6,18 @@ from typing import Any
 
 from mcp_types import CallToolResult
 
-from cwm.services.upstreams.shared_answers import Given
 from cwm.transport.mcp.upstreams.calls import _result
 
 SAID = {"type": "text", "text": "see there"}
 
 
-def answer(structured: Any) -> Given:
-    return Given({"content": [SAID], "structuredContent": structured, "_meta": {"a": 1}, "isError": False})
+def answer(structured: Any) -> dict[str, Any]:
+    return {"content": [SAID], "structuredContent": structured, "_meta": {"a": 1}, "isError": False}
 
 
 def test_structured_content_is_passed_on_and_not_made_anew() -> None:
     rows = [{"id": 1, "text": "äöü\ud7ff", "share": 0.1}]
-    result = _result("notes", answer({"rows": rows}))
+    result = _result("notes", answer({"rows": rows}), None)
     assert result.structured_content is not None
     assert result.structured_content["rows"] is rows
     told = result.to_mcp_result()

@@ -472,8 +472,18 @@ async def test_who_only_listens_hears_of_a_shared_upstreams_resource_for_as_long
             await told_of(stream, uri)
 
 
-async def touched(wire: Wire, session: str) -> None:
-    answer = await wire.ask(session, "tools/call", name="notes_touch", arguments={})
+async def test_a_change_of_a_part_is_reported_to_who_subscribed_to_the_whole(tmp_path: Path) -> None:
+    uri = "notes://notes/today"
+    async with notes_behind(tmp_path, stateless=False) as (_, _, wire):
+        session = await wire.session()
+        async with wire.stream(session) as stream:
+            assert (await wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
+            await touched(wire, session, "/morning")
+            await told_of(stream, uri)
+
+
+async def touched(wire: Wire, session: str, part: str = "") -> None:
+    answer = await wire.ask(session, "tools/call", name="notes_touch", arguments={"part": part})
     assert "touched" in answer.text
 
 
