@@ -43,6 +43,16 @@ for number, line in enumerate(json.load(open(sys.argv[1]))):
     except BaseException:
         traceback.print_exc()
 """
+SPINNER = """
+import sys
+from cwm.cli.terminal.output import check_streams
+from cwm.cli.demo.text import Narrator
+check_streams()
+narrator = Narrator(to_stderr=False)
+narrator.step(sys.argv[1])
+with narrator.working(sys.argv[1]):
+    narrator.line(sys.argv[1])
+"""
 
 
 def hostile(value: Any) -> Any:
@@ -147,11 +157,15 @@ def of_a_gateway() -> Iterator[tuple[tuple[str, ...], list[str]]]:
 
 def on_terminal(folder: Path, lines: Sequence[Sequence[str]]) -> list[str]:
     """What a terminal gets of each of these command lines. Every question is answered with yes."""
-    ours, its = pty.openpty()
     (folder / "lines").write_text(json.dumps(lines))
+    return re.split(r"\n=== \d+ ===\n", from_program(folder, LINES, str(folder / "lines")))[1:]
+
+
+def from_program(folder: Path, *program: str) -> str:
+    ours, its = pty.openpty()
     variables = {"PYTHONPATH": str(Path.cwd()), "TERM": "xterm-256color", "COLUMNS": "9000"}
     process = subprocess.Popen(
-        [sys.executable, "-c", LINES, str(folder / "lines")],
+        [sys.executable, "-c", *program],
         cwd=folder,
         env=environment(folder, variables),
         stdin=its,
@@ -166,7 +180,7 @@ def on_terminal(folder: Path, lines: Sequence[Sequence[str]]) -> list[str]:
         while piece := os.read(ours, 65_536):
             said += piece
     os.close(ours)
-    return re.split(r"\n=== \d+ ===\n", said.decode(errors="backslashreplace").replace("\r\n", "\n"))[1:]
+    return said.decode(errors="backslashreplace").replace("\r\n", "\n")
 
 
 def obeyed(text: str) -> str:
@@ -242,6 +256,18 @@ def test_help_has_its_colours(tmp_path: Path) -> None:
     (output,) = on_terminal(tmp_path, [["windows", "--help"]])
     assert "\x1b[1m" in output
     assert "␛" not in output
+
+
+def test_a_spinner_moves_and_what_is_said_beside_it_has_signs(tmp_path: Path) -> None:
+    output = from_program(tmp_path, SPINNER, WORDS)
+    lines = [
+        line for line in without_colours(output.replace(COLOUR, "\x1b")).splitlines() if "[red]:x:" in line
+    ]
+    assert len(lines) >= 3
+    assert all("⟨U+202E⟩" in line for line in lines)
+    assert "\x1b[32m" in output, "the spinner is green"
+    assert "␛[32m" not in output
+    assert "\x1b]0;" not in output
 
 
 @pytest.mark.parametrize("room", ["cwm/cli", "cwm_bench"])

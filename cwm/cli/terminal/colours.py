@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from cwm.cli.terminal.output import as_it_is
 from cwm.domain.visible_text import visible
 
 
@@ -14,7 +16,9 @@ class Colours(Console):
     """Colours of CWM's own alone: text has signs in place of what a terminal would obey, and nothing in it is markup."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+        # Named: a spinner puts another stream in the place of ``sys.stdout``.
+        stream = as_it_is(sys.stderr if stderr else sys.stdout)
+        super().__init__(file=stream, markup=False, emoji=False, highlight=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         return _visible(super().render(renderable, options))
