@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
 from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.sql.tables.turns import turn_contents
 from cwm.adapters.vllm.turns.messages.request import MessagesRequest
 from cwm.domain.access import EVERY
 from cwm.domain.conversation import Capture, CapturePolicies
@@ -138,6 +140,19 @@ async def test_a_tool_use_tells_which_conversation_its_caller_is_in(cwm: Gateway
     calling = CallingConversation(cwm.registry, SystemClock())
     principal = Principal(TENANT, "agent", EVERY)
     found = await calling(principal, ToolCaller(None, "call_1", "look", {}))
+    assert found == answer.headers["cwm-session-id"]
+
+
+async def test_a_damaged_answer_hides_no_other_whose_call_it_is(cwm: Gateway) -> None:
+    damaged = await cwm.client.post(MESSAGES, json=ask({"role": "user", "content": "elsewhere"}, **FORCED))
+    answer = await cwm.client.post(MESSAGES, json=ask(**FORCED))
+    session_id = damaged.headers["cwm-session-id"]
+    assert session_id != answer.headers["cwm-session-id"]
+    lost = update(turn_contents).where(turn_contents.c.session_id == session_id).values(packed=b"\x00")
+    await cwm.database.write(lambda connection: connection.execute(lost))
+    calling = CallingConversation(cwm.registry, SystemClock())
+    (call_id,) = [block["id"] for block in answer.json()["content"] if block["type"] == "tool_use"]
+    found = await calling(Principal(TENANT, "agent", EVERY), ToolCaller(None, call_id, "look", {}))
     assert found == answer.headers["cwm-session-id"]
 
 
