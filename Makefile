@@ -65,7 +65,7 @@ test: .venv/.installed-dev ## The whole suite, with the real engine
 	    $(BIN)/pytest -m browser -r s || without_engine=$$?; \
 	  fi; \
 	  echo "Tests with the real engine, which is installed first if it is missing ..."; \
-	  $(BIN)/pytest -m "live and not images" $(SLOWEST) $(call HANGS_AFTER,1920) && exit $$without_engine
+	  $(BIN)/pytest -m "live and not images and not agents" $(SLOWEST) $(call HANGS_AFTER,1920) && exit $$without_engine
 
 .PHONY: test-console
 test-console: .venv/.installed-dev ## Look at the console with a real browser, which is installed first if it can be
@@ -81,6 +81,10 @@ screenshots: .venv/.installed-dev ## Draw every page of the console, light and d
 test-images: .venv/.installed-dev ## Build the images and test compose.yaml (needs root, or a running Docker)
 	@sh tests/images/install_docker.sh
 	$(BIN)/pytest -m images --timeout 1200
+
+.PHONY: agents
+agents: .venv/.installed-dev ## Have every coding agent do a whole task, or AGENTS="pi codex", and write docs/clients.md
+	@AGENTS='$(AGENTS)' $(BIN)/pytest -m agents -r f $(SLOWEST)
 
 .PHONY: bench
 bench: .venv/.installed ## Measure: pass-through, freeze, thaw, lists, memory

@@ -48,7 +48,7 @@ def other_tenant(live_engine: LiveEngine, gateway: LiveGateway) -> Iterator[Live
 @contextmanager
 def served(engine: LiveEngine, database: Path, tenant: str, **more: str) -> Iterator[LiveGateway]:
     """A gateway for as long as the block lasts; ``more`` are further ``CWM_*`` variables."""
-    port = _free_port()
+    port = int(more.get("CWM_PORT", 0)) or _free_port()
     variables = {
         "CWM_PORT": str(port),
         "CWM_TENANT": tenant,

@@ -135,12 +135,21 @@ def running(
     engine_args: str = "",
     variables: Mapping[str, str] | None = None,
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+    context: int | None = None,
+    kv_cache_gb: float = 1,
 ) -> Iterator[LiveEngine]:
     """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``, ``engine_args`` added to ``CWM_ENGINE_ARGS``,
-    ``variables`` to vLLM's environment. ``others``: what further engines have of their own."""
+    ``variables`` to vLLM's environment, ``context`` and ``kv_cache_gb`` as in ``CWM_MAX_MODEL_LEN`` and ``CWM_KV_CACHE_GB``. ``others``: what further engines have of their own."""
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
     further = f"{_COMPACT_JSON} {engine_args}"
-    local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1, engine_args=further, dtype=dtype)
+    local = LocalEngine(
+        home=engine_home(),
+        model=model,
+        kv_cache_gb=kv_cache_gb,
+        engine_args=further,
+        dtype=dtype,
+        max_model_len=context,
+    )
     plan = plan_from_settings(storage, local, withheld=frozenset(), log=_tell)
     plan = replace(plan, serving_variables={**plan.serving_variables, **(variables or {})})
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.

@@ -60,7 +60,8 @@ _CODES_BY_CWM: Final = {
 }
 _CODES_BY_KIND: Final[dict[ErrorKind, str]] = {
     ErrorKind.LIMITED: "rate_limit_exceeded",
-    ErrorKind.UNAVAILABLE: "server_is_overloaded",
+    # Codex takes "server_is_overloaded" for a reason to give up at once, and tells of a model at capacity.
+    ErrorKind.UNAVAILABLE: "server_error",
 }
 _OVERLOADED: Final = 529
 _NO_ROOM: Final = 507

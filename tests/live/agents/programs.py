@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx2
 
-from cwm.domain.clients.client import Access, Part
+from cwm.domain.clients.client import KEY_VARIABLE, Access, Part
 from cwm.domain.clients.known import CLIENTS
 from tests.live.agents.proxy import Tool
 from tests.node import programs as node
@@ -28,12 +28,14 @@ _CONTEXT_TOKENS: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a program runs: a home of its own, a folder to work in, and the model that it is to use."""
+    """Where a program runs: a home of its own, a folder to work in, and the model that it is to use; a gateway with keys takes ``key``."""
 
     home: Path
     work: Path
     url: str
     model: str
+    key: str = ""
+    context_tokens: int = _CONTEXT_TOKENS
 
     @property
     def notes(self) -> str:
@@ -44,7 +46,8 @@ class Place:
         folders = {
             f"XDG_{each}_HOME": str(self.home / each.lower()) for each in ("DATA", "CONFIG", "CACHE", "STATE")
         }
-        return node.environment({"HOME": str(self.home), "PWD": str(self.work), **folders})
+        key = {KEY_VARIABLE: self.key} if self.key else {}
+        return node.environment({"HOME": str(self.home), "PWD": str(self.work), **folders, **key})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,15 @@ class Agent:
         return text
 
 
-def place(folder: Path, url: str, model: str) -> Place:
+def place(
+    folder: Path, url: str, model: str, *, key: str = "", context_tokens: int = _CONTEXT_TOKENS
+) -> Place:
     home, work = folder / "home", folder / "work"
     home.mkdir(parents=True)
     work.mkdir()
     (work / NOTES).write_text(f"{NOTE}\n")
     subprocess.run(["git", "init", "--quiet", str(work)], check=True)
-    return Place(home, work, url, model)
+    return Place(home, work, url, model, key, context_tokens)
 
 
 def _node(package: str, *arguments: str) -> list[str]:
@@ -118,7 +123,7 @@ def _opencode(*more: str) -> Callable[[Place], Sequence[str]]:
 
 
 def _prepare_opencode(place: Place) -> None:
-    (part,) = _connects("opencode", place)
+    (part,) = connects("opencode", place)
     settings = {**json.loads(part.text), "autoupdate": False, "share": "disabled"}
     (place.work / "opencode.json").write_text(json.dumps(settings))
 
@@ -187,7 +192,7 @@ def _continue_id(place: Place, _: str) -> str:
 
 
 def _prepare_continue(place: Place) -> None:
-    (part,) = _connects("continue", place)
+    (part,) = connects("continue", place)
     (place.home / "config.yaml").write_text(part.text)
 
 
@@ -198,7 +203,7 @@ def _pi(*more: str) -> Callable[[Place], Sequence[str]]:
 def _prepare_pi(place: Place) -> None:
     folder = place.home / ".pi" / "agent"
     folder.mkdir(parents=True)
-    (folder / "models.json").write_text(_connects("pi", place)[0].text)
+    (folder / "models.json").write_text(connects("pi", place)[0].text)
 
 
 def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
@@ -209,15 +214,16 @@ def _aider(*more: str) -> Callable[[Place], Sequence[str]]:
     ]  # fmt: skip
 
 
-def _connects(name: str, place: Place) -> list[Part]:
+def connects(name: str, place: Place) -> list[Part]:
+    """What `cwm connect` says connects the client to the model."""
     llm = next(client.llm for client in CLIENTS if client.name == name)
     assert llm is not None
-    return llm(Access(place.url, place.model, context_tokens=_CONTEXT_TOKENS))
+    return llm(Access(place.url, place.model, bool(place.key), place.context_tokens))
 
 
 def _prepare_aider(place: Place) -> None:
     """As `cwm connect aider` says it: it rewrites its last question, so nothing but a header names its conversation."""
-    (place.work / ".aider.model.settings.yml").write_text(_connects("aider", place)[-1].text)
+    (place.work / ".aider.model.settings.yml").write_text(connects("aider", place)[-1].text)
 
 
 _CODEX: Final = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
@@ -233,7 +239,7 @@ def prepare_codex(place: Place, *more: str) -> None:
     folder = place.home / ".codex"
     folder.mkdir()
     named = tuple(line.partition("=")[0] for line in more)
-    lines = [line for part in _connects("codex", place) for line in part.text.splitlines()]
+    lines = [line for part in connects("codex", place) for line in part.text.splitlines()]
     lines = [*more, *(line for line in lines if not named or not line.startswith(named))]
     (folder / "config.toml").write_text("\n".join(lines))
 

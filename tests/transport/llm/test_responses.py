@@ -211,7 +211,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_that_the_sdk_raises(
     event, data = through.text.rstrip().rsplit("\n", 2)[-2:]
     assert event == "event: error"
     error = json.loads(data.removeprefix("data: "))
-    assert (error["type"], error["code"]) == ("error", "server_is_overloaded")
+    assert (error["type"], error["code"]) == ("error", "server_error")
     assert error["error"]["cwm_code"] == "CWM-5001"
 
 
