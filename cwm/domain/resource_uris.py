@@ -25,13 +25,7 @@ def matches(text: str, patterns: tuple[str, ...]) -> bool:
 
 def climbs(uri: str) -> bool:
     """Whether a path segment is ``.`` or ``..``, however it is escaped: such a path leads elsewhere than it says."""
-    escaped = uri.partition(":")[2]
-    for _ in range(_DEEPEST_ESCAPE):
-        decoded = unquote(escaped)
-        if decoded == escaped:
-            return any(segment in {".", ".."} for segment in _SEPARATORS.split(decoded))
-        escaped = decoded
-    return True
+    return any(map(_climbs, {uri, uri.partition(":")[2]}))
 
 
 def plain(uri: str) -> str:
@@ -48,6 +42,15 @@ def plainly_matches(uri: str, patterns: tuple[str, ...]) -> bool:
         _plain(pattern, _PATTERN_PARTS.fullmatch, _unquoted_pattern) for pattern in patterns
     )
     return matches(plain(uri), (*patterns, *plain_patterns))
+
+
+def _climbs(escaped: str) -> bool:
+    for _ in range(_DEEPEST_ESCAPE):
+        decoded = unquote(escaped)
+        if decoded == escaped:
+            return any(segment in {".", ".."} for segment in _SEPARATORS.split(decoded))
+        escaped = decoded
+    return True
 
 
 def _plain(text: str, parts_of: Callable[[str], re.Match[str] | None], unquoted: Callable[[str], str]) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 Rename = Callable[[str], str]
 
+# A template may have expressions in its scheme; without a scheme it can stand for URIs of any.
+_SCHEME: Final = re.compile(r"(?:[A-Za-z0-9+.-]|\{[^{}]*\})+:(?://)?")
 # A client resolves these by itself.
 _ELSEWHERE: Final = re.compile(r"(?:https?|data):", re.IGNORECASE)
 _EXPRESSION: Final = re.compile(r"\{(.)[^{}]*\}")
@@ -22,7 +24,7 @@ _PAGES: Final = ("ui/resourceUri", "openai/outputTemplate")
 
 
 def exposed_uri(upstream: str, uri: str) -> str:
-    """``file:///a`` of ``docs`` becomes ``file://docs//a``; what follows the scheme stays unchanged."""
+    """``file:///a`` of ``docs`` becomes ``file://docs//a``, and ``{+uri}`` ``docs/{+uri}``; what follows the name stays unchanged."""
     scheme, rest = parts(uri)
     return f"{scheme}{upstream}/{rest}"
 
@@ -35,11 +37,10 @@ def own_uri(upstream: str, exposed: str) -> str | None:
 
 
 def parts(uri: str) -> tuple[str, str]:
-    """The scheme with its separators, and what follows."""
-    scheme, colon, rest = uri.partition(":")
-    if rest.startswith("//"):
-        return f"{scheme}://", rest.removeprefix("//")
-    return f"{scheme}{colon}", rest
+    """The scheme with its separators, empty if there is none, and what follows."""
+    scheme = _SCHEME.match(uri)
+    end = 0 if scheme is None else scheme.end()
+    return uri[:end], uri[end:]
 
 
 def is_elsewhere(uri: str) -> bool:
@@ -51,20 +52,24 @@ def is_elsewhere(uri: str) -> bool:
 class ServedUris:
     """Decides which URIs of an upstream have another name at the gateway: those that the upstream serves.
 
-    An address of the web is one of them if it is among ``listed``, or fits one of ``templates``.
+    An address of the web is one of them if it is among ``listed``, or fits one of ``templates`` that is of the web itself. ``requested``: the URI that
+    was asked for, and how the client spelled it.
     """
 
     upstream: str
     listed: frozenset[str] = frozenset()
     templates: tuple[str, ...] = ()
+    requested: tuple[str, str] | None = None
 
     def exposed(self, uri: str) -> str:
+        if self.requested is not None and uri == self.requested[0]:
+            return self.requested[1]
         return exposed_uri(self.upstream, uri) if self._serves(uri) else uri
 
     def _serves(self, uri: str) -> bool:
         if not is_elsewhere(uri) or uri in self.listed:
             return True
-        return any(_fits(uri, template) for template in self.templates)
+        return any(is_elsewhere(template) and _fits(uri, template) for template in self.templates)
 
 
 def with_uris(answer: Mapping[str, Any], rename: Rename, depth: int = 0) -> dict[str, Any]:

@@ -32,6 +32,9 @@ SEGMENTS = st.text(st.characters(codec="utf-8", exclude_characters="/\\"), min_s
         "file:///srv/public/..",
         "file:///srv/./public/k",
         "notes:..",
+        "notes/../private/k",
+        "notes/%2e%2e/private:k",
+        "..",
     ],
     ids=lambda uri: uri[:40],
 )

@@ -15,24 +15,35 @@ from cwm.domain.upstream_uris import ServedUris, exposed_uri, own_uri, with_uris
 
 UPSTREAMS = st.from_regex(re.compile(NAME_PATTERN.replace("$", r"\Z")))
 URIS = st.builds(
-    lambda scheme, slashes, rest: f"{scheme}:{slashes}{rest}",
-    st.from_regex(r"[a-z][a-z0-9+.-]{0,8}", fullmatch=True),
-    st.sampled_from(["", "//"]),
-    st.text(max_size=20).filter(lambda rest: not rest.startswith("//")),
+    lambda scheme, rest: f"{scheme}{rest}",
+    st.from_regex(r"([a-z][a-z0-9+.-]{0,8}:(//)?)?", fullmatch=True),
+    st.text(max_size=20),
 )
 
 
 @given(UPSTREAMS, URIS)
 def test_an_exposed_uri_gives_back_the_upstreams_own(upstream: str, uri: str) -> None:
-    exposed = exposed_uri(upstream, uri)
-    assert own_uri(upstream, exposed) == uri
-    assert exposed.partition(":")[0] == uri.partition(":")[0]
+    assert own_uri(upstream, exposed_uri(upstream, uri)) == uri
 
 
 @given(UPSTREAMS, UPSTREAMS, URIS)
 def test_an_exposed_uri_is_no_other_upstreams(upstream: str, other: str, uri: str) -> None:
     if other != upstream:
         assert own_uri(other, exposed_uri(upstream, uri)) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "exposed"),
+    [
+        ("file:///a", "file://up//a"),
+        ("urn:isbn:1", "urn:up/isbn:1"),
+        ("notes", "up/notes"),
+        ("{+uri}", "up/{+uri}"),
+        ("{scheme}://h/{p}", "{scheme}://up/h/{p}"),
+    ],
+)
+def test_the_name_stands_behind_the_scheme_if_there_is_one(uri: str, exposed: str) -> None:
+    assert exposed_uri("up", uri) == exposed
 
 
 PAGE, EXPOSED_PAGE = "ui://map/view.html", "ui://up/map/view.html"
@@ -106,7 +117,7 @@ def test_an_address_of_the_web_is_the_upstreams_only_if_it_lists_it(uri: str, is
     served = ServedUris(
         "up",
         frozenset({"https://example.com/listed"}),
-        ("http://wiki.example/pages/{page}", "http://wiki.example/search{?q,n}"),
+        ("http://wiki.example/pages/{page}", "http://wiki.example/search{?q,n}", "{+uri}"),
     )
     assert served.exposed(uri) == (exposed_uri("up", uri) if is_served else uri)
 

@@ -28,7 +28,8 @@ class Wire(JSONRPCDispatcher[Any]):
         self, method: str, params: Mapping[str, Any] | None, *args: Any, **options: Any
     ) -> dict[str, Any]:
         try:
-            return await super().send_raw_request(method, _with_capabilities(params), *args, **options)
+            result = await super().send_raw_request(method, _with_capabilities(params), *args, **options)
+            return _with_content(result) if method == "tools/call" else result
         finally:
             # Waiting requests fail before ``run`` returns: set it now, so that they are not retried here.
             if self._closed:
@@ -74,6 +75,11 @@ def without_capabilities(params: Mapping[str, Any]) -> tuple[dict[str, Any], Map
         return dict(params), None
     others = {name: value for name, value in params.items() if name != "_meta"}
     return ({**others, "_meta": meta} if meta else others), capabilities
+
+
+def _with_content(result: dict[str, Any]) -> dict[str, Any]:
+    """Many clients, unlike the SDK, take a result that has structured content alone."""
+    return result if "content" in result or "structuredContent" not in result else {"content": [], **result}
 
 
 def _with_capabilities(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

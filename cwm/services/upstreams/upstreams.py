@@ -168,14 +168,18 @@ class Upstreams:
         return None
 
     async def with_exposed_uris(
-        self, caller: CallerOf, upstream: str, answer: Mapping[str, Any], requested: str = ""
+        self,
+        caller: CallerOf,
+        upstream: str,
+        answer: Mapping[str, Any],
+        requested: tuple[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The answer with its URIs as clients know them. ``requested``: the upstream's own URI that was asked for."""
-        served = ServedUris(upstream, frozenset({requested}))
-        if any(uri != requested and is_elsewhere(uri) for uri in uris_in(answer)):
+        """The answer with its URIs as clients know them. ``requested``: the upstream's own URI that was asked for, and the client's."""
+        served = ServedUris(upstream, requested=requested)
+        if any(is_elsewhere(uri) and served.exposed(uri) == uri for uri in uris_in(answer)):
             listed = await self._own_names(caller, upstream, OfferKind.RESOURCES)
             templates = await self._own_names(caller, upstream, OfferKind.TEMPLATES)
-            served = ServedUris(upstream, frozenset({requested, *listed}), tuple(templates))
+            served = ServedUris(upstream, frozenset(listed), tuple(templates), requested)
         return with_uris(answer, served.exposed)
 
     async def catalogue(self, link: Link, caller: CallerOf) -> Catalogue | None:

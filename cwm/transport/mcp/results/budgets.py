@@ -28,7 +28,7 @@ from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError, unusable_argument
 from cwm.transport.mcp.results.preview_notes import META_KEY, link, meta, note
 from cwm.transport.mcp.results.tools import DEFAULT_TOKENS, MIN_TOKENS
-from cwm.transport.mcp.upstreams.calls import SHARED_META
+from cwm.transport.mcp.upstreams.calls import SHARED_META, tool_result
 from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT
 
 _FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
@@ -190,4 +190,4 @@ def _result(
     content: Sequence[Mapping[str, Any]], structured: Any, meta_fields: Mapping[str, Any], *, is_error: bool
 ) -> ToolResult:
     answer = {"content": content, "structuredContent": structured, "isError": is_error, "_meta": meta_fields}
-    return ToolResult.from_mcp_result(CallToolResult.model_validate(answer))
+    return tool_result(CallToolResult.model_validate(answer))

@@ -10,6 +10,7 @@ from fastmcp.server.middleware import Middleware
 from fastmcp.tools import ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
 from mcp_types import CallToolResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cwm.domain.errors import CwmError
 from cwm.domain.upstream import Offer, may_repeat, runs_as_task
@@ -68,7 +69,9 @@ class UpstreamCalls(Middleware):
         offer = await call.offer()
         if offer is None:
             return None
-        if isinstance(handle, str) and takes_handle(self._upstreams, offer):
+        # For a client of an earlier era it is the tool's own argument: CWM lists none for it.
+        is_modern = request.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if isinstance(handle, str) and is_modern and takes_handle(self._upstreams, offer):
             del arguments[HANDLE_ARGUMENT]
             caller = await call.caller(handle)
         wants_progress = meta_of(request).get("progressToken") is not None
@@ -145,13 +148,13 @@ def _result(upstream: str, answer: dict[str, Any], age_seconds: float | None) ->
     if age_seconds is not None:
         age = {SHARED_META: {"age_seconds": round(age_seconds, 3)}}
         result = result.model_copy(update={"meta": {**(result.meta or {}), **age}})
-    return _wrapped(result)
+    return tool_result(result)
 
 
-def _wrapped(result: CallToolResult) -> ToolResult:
-    """Avoid FastMCP's slow copy of structured content: upstreams' numbers have been checked."""
+def tool_result(result: CallToolResult) -> ToolResult:
+    """The result without FastMCP's slow copy and its rule for structured content, which may be any value since 2026-07-28."""
     structured = result.structured_content
-    if not isinstance(structured, dict):
+    if structured is None:
         return ToolResult.from_mcp_result(result)
     wrapped = ToolResult(content=result.content, meta=result.meta, is_error=result.is_error)
     wrapped.structured_content = structured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -45,9 +46,10 @@ _Result = TypeVar("_Result", bound=Result)
 
 
 def takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
-    """Whether CWM adds ``agent_session``: the upstream has sessions per agent, and the tool no argument of that name."""
-    schema = offer.definition.get("inputSchema") or {}
-    return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in (schema.get("properties") or {})
+    """Whether CWM adds ``agent_session``: the upstream has sessions per agent, and the tool's schema nowhere has that name."""
+    if upstreams.is_shared(offer.upstream):
+        return False
+    return f'"{HANDLE_ARGUMENT}"' not in json.dumps(offer.definition.get("inputSchema"))
 
 
 def forwarded(context: Context) -> dict[str, Any]:
@@ -78,11 +80,11 @@ def _forwardable(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**others, "_meta": meta_fields} if meta_fields else others
 
 
-def refusal(upstream: str, error: UpstreamRefusedError, requested: str = "") -> MCPError:
-    """The upstream's own error, with its name. ``requested``: the upstream's own URI that was asked for."""
+def refusal(upstream: str, error: UpstreamRefusedError, requested: tuple[str, str] | None = None) -> MCPError:
+    """The upstream's own error, with its name. ``requested``: the upstream's own URI that was asked for, and the client's."""
     data = error.data
     if isinstance(data, Mapping) and isinstance(uri := data.get("uri"), str):
-        data = {**data, "uri": ServedUris(upstream, frozenset({requested})).exposed(uri)}
+        data = {**data, "uri": ServedUris(upstream, requested=requested).exposed(uri)}
     return MCPError(error.code, f"Upstream {upstream}: {without_inner_addresses(str(error))}", data)
 
 

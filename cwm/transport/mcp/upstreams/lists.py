@@ -139,7 +139,8 @@ class UpstreamLists:
             return await own(context, params)
         upstream, uri = location
         await require(self._agency, context, OF_UPSTREAMS, "resources/read")
-        answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
+        requested = uri, str(params.uri)
+        answer = await self._ask(context, upstream, "resources/read", {"uri": uri}, requested)
         if asks_for_input(answer):
             return input_request(context, upstream, answer)
         return valid(ReadResourceResult, upstream, answer)
@@ -188,11 +189,16 @@ class UpstreamLists:
             return await self._upstreams.offer(await self._agency.caller(context), OfferKind.PROMPTS, name)
 
     async def _ask(
-        self, context: Context, upstream: str, method: str, params: Mapping[str, Any]
+        self,
+        context: Context,
+        upstream: str,
+        method: str,
+        params: Mapping[str, Any],
+        requested: tuple[str, str] | None = None,
     ) -> dict[str, Any]:
         """Send a request that may be repeated, as it only reads. Its failures are JSON-RPC errors, the only form here."""
         try:
-            caller, uri = await self._agency.caller(context), params.get("uri", "")
+            caller = await self._agency.caller(context)
             relay = Relay(context, upstream, caller.agent)
             answer = await self._upstreams.request(
                 caller,
@@ -203,8 +209,8 @@ class UpstreamLists:
                 on_log=relay.log if relay.wants_logs else None,
             )
             await relay.settled()
-            return await self._upstreams.with_exposed_uris(caller, upstream, answer, uri)
+            return await self._upstreams.with_exposed_uris(caller, upstream, answer, requested)
         except UpstreamRefusedError as refused:
-            raise refusal(upstream, refused, uri) from refused
+            raise refusal(upstream, refused, requested) from refused
         except CwmError as refused:
             raise protocol_error(refused) from refused
