@@ -114,10 +114,10 @@ async def test_a_conversation_is_one_tree_in_one_session(stories: dict[str, Stor
     if story.agent.tool is not None:
         assert any(message.get("tool_calls") for message in story.shown["messages"])
         assert NOTE in said
-        # Qwen Code repeats a question whose answer was cut off, and goes on with one of the answers.
+        # Qwen Code writes its reminders anew at each start: what it asks then goes on from an earlier turn than the last.
         path = [turn for turn in story.path() if turn in turns]
         assert path == sorted(path, key=turns.index)
-        assert len(path) > len(QUESTIONS)
+        assert len(path) >= len(QUESTIONS)
 
 
 @pytest.mark.parametrize("name", NAMES)
