@@ -14,7 +14,7 @@ _CHARS_AT_ONCE: Final = 100_000
 # Roughly the length of a number, or the overhead of a name or bracket beyond its letters.
 _CHARS_EACH: Final = 10
 _NESTED: Final = (dict, list, tuple)
-_PIECE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+_PIECE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]|[^\s\[\]{},:"]+')
 _OPENING: Final = ("[", "{")
 _CLOSING: Final = ("]", "}")
 
