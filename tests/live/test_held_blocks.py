@@ -188,12 +188,12 @@ async def computed_while_a_load_is_given_up(client: Client, at_seconds: float, s
     for ids in loading:
         await client.ask(ids, own, 1)
     await client.engine.forget_gpu_cache()
-    asked = [asyncio.create_task(client.ask(ids, own, 1)) for ids in loading]
+    loads = [asyncio.create_task(client.ask(ids, own, 1)) for ids in loading]
     await asyncio.sleep(at_seconds)
     others = []
     before = client.engine.logged("vllm", _BROKEN_OFF)
     with standing_still(client.engine):
-        await asyncio.gather(*asked)
+        await asyncio.gather(*loads)
         if client.engine.logged("vllm", _BROKEN_OFF) > before:
             others = [words(_OTHER_CHUNKS * chunk + 9) for _ in range(_OTHERS)]
             for ids in others:

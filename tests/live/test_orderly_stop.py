@@ -63,19 +63,19 @@ async def streamed(gateway: LiveGateway, path: str, body: dict[str, Any], begun:
 async def test_of_an_engine_that_is_stopped_short_answers_end_and_long_ones_say_that_they_did_not(
     engine: LiveEngine, gateway: LiveGateway
 ) -> None:
-    asked = [*_LONG.items(), (_CHAT, {"messages": _ASKED, "max_tokens": _SHORT_TOKENS})]
-    begun = [asyncio.Event() for _ in asked]
+    requests = [*_LONG.items(), (_CHAT, {"messages": _ASKED, "max_tokens": _SHORT_TOKENS})]
+    begun = [asyncio.Event() for _ in requests]
     async with asyncio.timeout(_STOPPED_SECONDS), asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(streamed(gateway, path, body, event))
-            for (path, body), event in zip(asked, begun, strict=True)
+            for (path, body), event in zip(requests, begun, strict=True)
         ]
         for each in begun:
             await each.wait()
         os.kill(engine.pids("vllm")[0], signal.SIGTERM)
     *long, short = (task.result() for task in tasks)
     assert '"finish_reason":"length"' in short
-    for (path, _), answer in zip(asked, long, strict=False):
+    for (path, _), answer in zip(requests, long, strict=False):
         assert "CWM-5001" in answer.rstrip().splitlines()[-1], (path, answer[-500:])
         assert not [end for end in _ENDS if end in answer], (path, answer[-500:])
     await asyncio.to_thread(engine.wait_ready)

@@ -119,10 +119,11 @@ class UpstreamTasks:
             raise _not_found()
         tasks = await self.records.of_owner(principal.tenant, principal.subject, after, _PAGE + 1)
         page = tasks[:_PAGE]
-        known = [task for task in page if task.task_id is not None and task.expires_at > now]
-        states = await asyncio.gather(*(self._last_state(caller, task) for task in known))
-        listed = [(task, state) for task, state in zip(known, states, strict=True) if state is not None]
-        return listed, page[-1].handle if len(tasks) > _PAGE else None
+        living_tasks = [task for task in page if task.task_id is not None and task.expires_at > now]
+        states = await asyncio.gather(*(self._last_state(caller, task) for task in living_tasks))
+        pairs = zip(living_tasks, states, strict=True)
+        tasks_with_state = [(task, state) for task, state in pairs if state is not None]
+        return tasks_with_state, page[-1].handle if len(tasks) > _PAGE else None
 
     async def sweep(self) -> None:
         """Remove expired tasks every minute. Runs until cancelled."""

@@ -45,6 +45,7 @@ class TaskUpstream:
 
     declares: bool = True
     at_once: bool = False
+    id_chars: int = 32
     tasks: dict[str, RunningTask] = field(default_factory=dict)
     asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
@@ -101,7 +102,7 @@ class TaskUpstream:
     def _begin(self, ctx: Any, params: Mapping[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat()
         state = {
-            "taskId": uuid4().hex,
+            "taskId": uuid4().hex.ljust(self.id_chars, "0"),
             "status": "working",
             "statusMessage": "Digging.",
             "createdAt": now,

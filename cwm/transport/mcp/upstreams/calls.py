@@ -26,6 +26,7 @@ from cwm.transport.mcp.upstreams.crossing import (
     HANDLE_ARGUMENT,
     forwarded,
     input_request,
+    invalid,
     refusal,
     takes_handle,
     valid,
@@ -99,7 +100,7 @@ class UpstreamCalls(Middleware):
 
         if call.task is not None:
             return await self._begin(caller, call, offer, ask)
-        given = await self._answers.call(
+        shared_answer = await self._answers.call(
             caller,
             offer,
             None if task is not None else call.policy.cache,
@@ -107,13 +108,13 @@ class UpstreamCalls(Middleware):
             ask,
             alone=bool(round_input(request)),
         )
-        answer = await self._upstreams.with_exposed_uris(caller, offer.upstream, given.answer)
+        answer = await self._upstreams.with_exposed_uris(caller, offer.upstream, shared_answer.answer)
         if asks_for_input(answer):
             return InputRequiredToolResult(input_request(request, offer.upstream, answer))
         if task is not None:
             await self._tasks.read(task, answer)
             answer = related_to(task, answer)
-        return _result(offer.upstream, answer, given.age_seconds)
+        return _result(offer.upstream, answer, shared_answer.age_seconds)
 
     async def _begin(
         self, caller: CallerOf, call: ToolCall, offer: Offer, ask: Callable[..., Awaitable[dict[str, Any]]]
@@ -131,11 +132,13 @@ class UpstreamCalls(Middleware):
             )
             return answer
 
-        given = await self._answers.call(caller, offer, None, {}, begin)
+        shared_answer = await self._answers.call(caller, offer, None, {}, begin)
+        if task is None and "task" in shared_answer.answer:
+            raise invalid(offer.upstream)
         if task is None:
-            answer = await self._upstreams.with_exposed_uris(caller, offer.upstream, given.answer)
-            return _result(offer.upstream, answer, given.age_seconds)
-        call.begun.update(begun(task, given.answer))
+            answer = await self._upstreams.with_exposed_uris(caller, offer.upstream, shared_answer.answer)
+            return _result(offer.upstream, answer, shared_answer.age_seconds)
+        call.begun.update(begun(task, shared_answer.answer))
         return _Begun(content=[])
 
 

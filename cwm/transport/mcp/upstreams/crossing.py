@@ -101,4 +101,8 @@ def valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _R
     try:
         return result.model_validate(_forwardable(answer))
     except ValidationError:
-        raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} sent an answer that is not valid MCP.") from None
+        raise invalid(upstream) from None
+
+
+def invalid(upstream: str) -> MCPError:
+    return MCPError(INTERNAL_ERROR, f"Upstream {upstream} sent an answer that is not valid MCP.")

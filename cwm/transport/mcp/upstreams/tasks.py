@@ -119,8 +119,8 @@ async def _declare(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 def begun(task: UpstreamTask, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to the call that began the task, as the client gets it."""
-    shown = {**answer, "task": _shown(task, answer["task"])}
-    result = valid(CreateTaskResult, task.upstream, shown)
+    client_answer = {**answer, "task": _shown(task, answer["task"])}
+    result = valid(CreateTaskResult, task.upstream, client_answer)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
@@ -135,10 +135,10 @@ def task_refusal(task: UpstreamTask, error: UpstreamRefusedError) -> MCPError:
 
 
 def _shown(task: UpstreamTask, state: Mapping[str, Any]) -> dict[str, Any]:
-    shown = task.shown(state)
-    if isinstance(words := shown.get("statusMessage"), str):
-        shown["statusMessage"] = task.renamed(words)
-    return shown
+    client_state = task.shown(state)
+    if isinstance(words := client_state.get("statusMessage"), str):
+        client_state["statusMessage"] = task.renamed(words)
+    return client_state
 
 
 @contextmanager

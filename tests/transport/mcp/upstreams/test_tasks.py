@@ -126,6 +126,16 @@ async def test_a_task_is_begun_looked_at_and_read_under_a_handle(
         assert [each["taskId"] for each in (await one.result("tasks/list"))["tasks"]] == [handle]
 
 
+async def test_a_task_with_an_endless_id_is_an_error_and_no_empty_result(
+    tmp_path: Path, host: Host, upstream: TaskUpstream
+) -> None:
+    upstream.id_chars = 1025
+    async with mine(tmp_path, host) as (one, _):
+        error = await one.error("tools/call", name="mine_dig", arguments={}, task={})
+        assert "not valid MCP" in error["message"]
+        assert (await one.result("tasks/list"))["tasks"] == []
+
+
 async def test_a_task_is_cancelled_at_the_upstream(
     tmp_path: Path, host: Host, upstream: TaskUpstream
 ) -> None:
